@@ -1,0 +1,1 @@
+"""Starts runners in CI systems. Nothing of it is in this release."""

@@ -1,0 +1,156 @@
+"""A build as its submitter sees it: the view, why it waits, and the events of its life."""
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from pierhead.protocol.ids import BuildId
+from pierhead.protocol.lease import Phase
+from pierhead.protocol.plan import Plan
+from pierhead.protocol.result import Envelope
+
+StateName: TypeAlias = Literal["queued", "leased", "succeeded", "failed", "cancelled"]
+FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
+
+
+class BuildView(Struct, frozen=True, kw_only=True):
+    """One build. Times are RFC 3339 in UTC."""
+
+    id: BuildId
+    project: str
+    state: StateName
+    created_at: str
+    tags: tuple[str, ...] = ()
+    phase: Phase | None = None
+    position: int | None = None  # in the queue, from 1
+    runner: str | None = None  # that has it, or had it last
+    attempts: int = 0
+    fence: int = 0
+    cancel_requested: bool = False
+    cancelled_by: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    reference: str | None = None  # by digest; of succeeded builds
+    result: Envelope | None = None
+    why_here: str | None = None  # why the control plane's own machine builds it
+    log_bytes: int = 0
+    log_complete: bool | None = None  # of final builds: what came equals what the runner sent
+    plan: Plan | None = None
+
+
+class BuildPage(Struct, frozen=True, kw_only=True):
+    """A page of builds, newest first."""
+
+    builds: tuple[BuildView, ...]
+    next: str | None = None
+
+
+class Rejection(Struct, frozen=True, kw_only=True):
+    """One runner and why it does not take the build."""
+
+    runner: str
+    reason: str
+
+
+class Why(Struct, frozen=True, kw_only=True):
+    """Answer to `GET /api/builds/{id}/why`."""
+
+    wants: str  # "linux/amd64, network"
+    rejections: tuple[Rejection, ...]
+    eligible: tuple[str, ...]
+    verdict: str  # "waits for desktop (until 16:42), then fails"
+
+
+class CancelRequest(Struct, frozen=True, kw_only=True):
+    """Body of `POST /api/builds/{id}/cancel`."""
+
+    reason: str = "asked for"
+
+
+# The events of a build, a closed union. `cursor` is where to resume: give it back as
+# `Last-Event-ID` and nothing comes twice and nothing is missed.
+
+
+class Queued(Struct, frozen=True, kw_only=True, tag="queued", tag_field="event"):
+    """The build waits."""
+
+    cursor: str
+    position: int | None = None
+    rejections: tuple[Rejection, ...] = ()
+
+
+class Started(Struct, frozen=True, kw_only=True, tag="started", tag_field="event"):
+    """A runner has the build."""
+
+    cursor: str
+    runner: str
+    here: bool
+    attempt: int
+    fence: int
+    platforms: tuple[str, ...] = ()
+
+
+class PhaseChanged(Struct, frozen=True, kw_only=True, tag="phase", tag_field="event"):
+    """The runner went on to another phase."""
+
+    cursor: str
+    phase: Phase
+
+
+class Log(Struct, frozen=True, kw_only=True, tag="log", tag_field="event"):
+    """Bytes of the log, from `offset` on. `data` is base64 on the wire: logs are not text."""
+
+    cursor: str
+    offset: int
+    data: bytes
+
+
+class Requeued(Struct, frozen=True, kw_only=True, tag="requeued", tag_field="event"):
+    """The attempt ended without a result; the build waits again. Its log starts anew."""
+
+    cursor: str
+    attempt: int
+    reason: str
+
+
+class FellBack(Struct, frozen=True, kw_only=True, tag="fell-back", tag_field="event"):
+    """The control plane's own machine builds it, and why."""
+
+    cursor: str
+    reason: str
+
+
+class Notice(Struct, frozen=True, kw_only=True, tag="notice", tag_field="event"):
+    """Something the submitter should know."""
+
+    cursor: str
+    text: str
+    hint: str | None = None
+
+
+class CancelRequested(Struct, frozen=True, kw_only=True, tag="cancel-requested", tag_field="event"):
+    """Somebody asked to cancel the build; its runner is stopping it."""
+
+    cursor: str
+    by: str
+    reason: str
+
+
+class Finished(Struct, frozen=True, kw_only=True, tag="finished", tag_field="event"):
+    """The build has its result. Nothing follows."""
+
+    cursor: str
+    build: BuildView
+
+
+Event: TypeAlias = (
+    Queued
+    | Started
+    | PhaseChanged
+    | Log
+    | Requeued
+    | FellBack
+    | Notice
+    | CancelRequested
+    | Finished
+)

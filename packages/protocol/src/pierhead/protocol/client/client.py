@@ -1,0 +1,318 @@
+"""`RouterClient`: one method per endpoint. It does not retry; `retry.retrying` does.
+
+Problems become the exceptions of `pierhead.protocol.errors`; a request without an answer becomes
+`Unavailable`. Whoever holds a build token or a runner credential uses the same class.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from pierhead.protocol.build import BuildPage, BuildView, CancelRequest, Event, Why
+from pierhead.protocol.client.http import Transport, check_url, open_client, unreachable
+from pierhead.protocol.codec import to_wire
+from pierhead.protocol.errors import PierheadError, Unavailable, error_for
+from pierhead.protocol.lease import (
+    Acquire,
+    Acquired,
+    Heartbeat,
+    LogAccepted,
+    Release,
+    Renewed,
+    Signals,
+)
+from pierhead.protocol.meta import (
+    Meta,
+    NewProject,
+    ProjectPage,
+    ProjectView,
+    ServerCapabilities,
+    TokenMade,
+)
+from pierhead.protocol.plan import Submit, UploadRequest, UploadStatus
+from pierhead.protocol.problem import PROBLEM_MEDIA_TYPE, Problem, problem
+from pierhead.protocol.result import Envelope, Receipt
+from pierhead.protocol.runner import AddRunner, Enroll, Enrolled, JoinCode, Session, SessionRequest
+from pierhead.protocol.version import FENCE_HEADER, OFFSET_HEADER
+
+T = TypeVar("T")
+EVENT_DECODER: Final = msgspec.json.Decoder(Event)
+ZSTD: Final = "zstd"
+
+
+class RouterClient:
+    """The API of a control plane, typed."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        token: str | None = None,
+        insecure_http: bool = False,
+        transport: Transport | None = None,
+    ) -> None:
+        self.base_url = check_url(base_url, insecure_http=insecure_http)
+        self._http = open_client(self.base_url, token=token, transport=transport)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    # Builds, for whoever submits them.
+
+    async def meta(self) -> Meta:
+        """Return the protocol versions of the control plane; needs no token."""
+        return await self._call(Meta, "GET", "/api/meta")
+
+    async def capabilities(self) -> ServerCapabilities:
+        """Return the limits and runners of the control plane."""
+        return await self._call(ServerCapabilities, "GET", "/api/capabilities")
+
+    async def begin_upload(self, request: UploadRequest) -> UploadStatus:
+        """Begin or resume an upload; `complete` says that the content is there already."""
+        return await self._call(UploadStatus, "POST", "/api/uploads", request)
+
+    async def upload_part(self, upload_id: str, offset: int, part: bytes) -> UploadStatus:
+        """Send the bytes from `offset` on; the last part checks the digest.
+
+        Raises:
+            Refused: `offset-mismatch`, whose problem says where to go on.
+            IntegrityError: the content does not have the digest that was said.
+        """
+        headers = {OFFSET_HEADER: str(offset)}
+        path = f"/api/uploads/{quote(upload_id, safe='')}"
+        return await self._call(UploadStatus, "PATCH", path, part, headers=headers)
+
+    async def upload_status(self, upload_id: str) -> UploadStatus:
+        """Return how far an upload is."""
+        return await self._call(UploadStatus, "GET", f"/api/uploads/{quote(upload_id, safe='')}")
+
+    async def submit(self, request: Submit) -> BuildView:
+        """Submit a build. The same `key` with the same request returns the same build."""
+        return await self._call(BuildView, "POST", "/api/builds", request)
+
+    async def builds(
+        self, *, project: str | None = None, limit: int = 50, after: str | None = None
+    ) -> BuildPage:
+        """Return builds, newest first."""
+        params = {"project": project, "limit": limit, "after": after}
+        return await self._call(BuildPage, "GET", "/api/builds", params=params)
+
+    async def build(self, build_id: str) -> BuildView:
+        """Return one build; an unambiguous prefix of its id, or `@` for the latest, will do."""
+        return await self._call(BuildView, "GET", _build_path(build_id))
+
+    async def why(self, build_id: str) -> Why:
+        """Say which runners do not take the build, and why."""
+        return await self._call(Why, "GET", _build_path(build_id, "why"))
+
+    async def cancel(self, build_id: str, request: CancelRequest) -> BuildView:
+        """Ask for the build to be cancelled. Asking again is harmless."""
+        return await self._call(BuildView, "POST", _build_path(build_id, "cancel"), request)
+
+    async def log(self, build_id: str, *, offset: int = 0) -> bytes:
+        """Return the stored log from `offset` on, at most 16 MiB of it."""
+        response = await self._send("GET", _build_path(build_id, "logs"), params={"offset": offset})
+        return response.content
+
+    async def events(self, build_id: str, *, after: str | None = None) -> AsyncIterator[Event]:
+        """Yield the events of a build, from the first or from a cursor on, until `Finished`.
+
+        The stream may end before `Finished` (a proxy cut it): ask again with the last cursor.
+        """
+        headers = {"Accept": "text/event-stream"}
+        if after:
+            headers["Last-Event-ID"] = after
+        async with self._stream("GET", _build_path(build_id, "events"), headers) as response:
+            try:
+                async for line in response.aiter_lines():
+                    if line.startswith("data:"):
+                        yield EVENT_DECODER.decode(line[5:])
+            except httpx.HTTPError as error:
+                raise unreachable(self.base_url, error) from error
+
+    # Owners.
+
+    async def projects(self) -> ProjectPage:
+        """Return all projects that the token may see."""
+        return await self._call(ProjectPage, "GET", "/api/projects")
+
+    async def add_project(self, request: NewProject) -> ProjectView:
+        """Make a project; making it again changes its settings."""
+        return await self._call(ProjectView, "POST", "/api/projects", request)
+
+    async def add_project_token(self, project: str) -> TokenMade:
+        """Make a token that may submit to, push to and read one project."""
+        return await self._call(
+            TokenMade, "POST", f"/api/projects/{quote(project, safe='')}/tokens"
+        )
+
+    async def add_runner(self, request: AddRunner) -> JoinCode:
+        """Make a join code for a runner."""
+        return await self._call(JoinCode, "POST", "/api/runners", request)
+
+    # Runners.
+
+    async def enroll(self, request: Enroll) -> Enrolled:
+        """Turn a join code into a runner's credential."""
+        return await self._call(Enrolled, "POST", "/api/runners/enroll", request)
+
+    async def open_session(self, request: SessionRequest) -> Session:
+        """Begin to work as this process; all that an earlier process held is given back."""
+        return await self._call(Session, "PUT", "/api/runners/session", request)
+
+    async def acquire(self, request: Acquire) -> Acquired:
+        """Ask for builds; held up to `hold_ms` when there is none."""
+        return await self._call(Acquired, "POST", "/api/runners/acquire", request)
+
+    # Whoever holds a build token: the lease is proven by the fence in the header.
+
+    async def context(self, build_id: str, fence: int, *, offset: int = 0) -> AsyncIterator[bytes]:
+        """Yield the packed context from `offset` on."""
+        headers = {FENCE_HEADER: str(fence)}
+        if offset:
+            headers["Range"] = f"bytes={offset}-"
+        path = _build_path(build_id, "context.tar.zst")
+        async with self._stream("GET", path, headers) as response:
+            try:
+                async for chunk in response.aiter_raw(1024 * 1024):
+                    yield chunk
+            except httpx.HTTPError as error:
+                raise unreachable(self.base_url, error) from error
+
+    async def heartbeat(self, build_id: str, fence: int, beat: Heartbeat) -> Renewed:
+        """Renew the lease."""
+        return await self._held(Renewed, "POST", build_id, fence, "heartbeat", beat)
+
+    async def signals(self, build_id: str, fence: int) -> Signals:
+        """Wait up to 25 s for a wish: to cancel, so far."""
+        return await self._held(Signals, "GET", build_id, fence, "signals")
+
+    async def append_log(
+        self, build_id: str, fence: int, offset: int, zstd_part: bytes
+    ) -> LogAccepted:
+        """Append to the log: zstd of at most 256 KiB of it, beginning at `offset`.
+
+        Raises:
+            Refused: `offset-mismatch`, whose problem says where to go on.
+        """
+        headers = {OFFSET_HEADER: str(offset), "Content-Encoding": ZSTD}
+        return await self._held(
+            LogAccepted, "PATCH", build_id, fence, "logs", zstd_part, headers=headers
+        )
+
+    async def release(self, build_id: str, fence: int, request: Release) -> None:
+        """Give the build back to the queue."""
+        await self._held(BuildView, "POST", build_id, fence, "release", request)
+
+    async def report(self, build_id: str, fence: int, envelope: Envelope) -> Receipt:
+        """Hand in the result, once; the same again gets the same receipt."""
+        return await self._held(Receipt, "POST", build_id, fence, "result", envelope)
+
+    # The wire.
+
+    async def _held(
+        self,
+        kind: type[T],
+        method: str,
+        build_id: str,
+        fence: int,
+        what: str,
+        body: msgspec.Struct | bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> T:
+        headers = {FENCE_HEADER: str(fence), **(headers or {})}
+        return await self._call(kind, method, _build_path(build_id, what), body, headers=headers)
+
+    async def _call(
+        self,
+        kind: type[T],
+        method: str,
+        path: str,
+        body: msgspec.Struct | bytes | None = None,
+        *,
+        params: dict[str, Any] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> T:
+        response = await self._send(method, path, body, params=params, headers=headers)
+        try:
+            return msgspec.json.decode(response.content, type=kind)
+        except msgspec.MsgspecError as error:
+            detail = f"{self.base_url}{path} did not answer as a control plane does: {error}"
+            raise Unavailable(problem("dependency-unavailable", detail)) from error
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: msgspec.Struct | bytes | None = None,
+        *,
+        params: dict[str, Any] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> httpx.Response:
+        content = to_wire(body) if isinstance(body, msgspec.Struct) else body
+        kind = (
+            "application/json" if isinstance(body, msgspec.Struct) else "application/octet-stream"
+        )
+        known = {key: value for key, value in (params or {}).items() if value is not None}
+        try:
+            response = await self._http.request(
+                method,
+                path,
+                content=content,
+                params=known,
+                headers={"Content-Type": kind, **(headers or {})},
+            )
+        except httpx.HTTPError as error:
+            raise unreachable(self.base_url, error) from error
+        if response.is_success:
+            return response
+        raise error_from(response.status_code, response.headers, response.content)
+
+    @asynccontextmanager
+    async def _stream(
+        self, method: str, path: str, headers: dict[str, str]
+    ) -> AsyncIterator[httpx.Response]:
+        try:
+            async with self._http.stream(method, path, headers=headers) as response:
+                if not response.is_success:
+                    content = await response.aread()
+                    raise error_from(response.status_code, response.headers, content)
+                yield response
+        except httpx.HTTPError as error:
+            raise unreachable(self.base_url, error) from error
+
+
+def error_from(status: int, headers: httpx.Headers, content: bytes) -> PierheadError:
+    """Return the exception for an answer that is not a success, whoever sent it."""
+    if headers.get("content-type", "").startswith(PROBLEM_MEDIA_TYPE):
+        try:
+            return error_for(msgspec.json.decode(content, type=Problem))
+        except msgspec.MsgspecError:
+            pass
+    # A proxy or another server answered, not a control plane.
+    slug = "not-found" if status == 404 else "dependency-unavailable"
+    text = content[:200].decode("utf-8", "replace").strip()
+    found = problem(slug, f"HTTP {status} from something that is not a control plane: {text}")
+    return error_for(msgspec.structs.replace(found, status=status))
+
+
+def _build_path(build_id: str, what: str = "") -> str:
+    path = f"/api/builds/{quote(build_id, safe='@')}"
+    return f"{path}/{what}" if what else path

@@ -1,0 +1,30 @@
+"""What is sent again, and for how long.
+
+Every call of the protocol is replayable, so a lost answer is always a reason to ask again. Waits
+grow in a doubling window and are drawn from all of it, so that many clients do not come back at
+once.
+"""
+
+from typing import Final
+
+from tenacity import (
+    AsyncRetrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_random_exponential,
+)
+
+from pierhead.protocol.errors import Unavailable
+
+FIRST_WINDOW_SECONDS: Final = 0.25
+WINDOW_SECONDS_MAX: Final = 8.0
+
+
+def retrying(seconds: float) -> AsyncRetrying:
+    """Retry what is `Unavailable` until `seconds` have passed, then let the error out."""
+    return AsyncRetrying(
+        retry=retry_if_exception_type(Unavailable),
+        wait=wait_random_exponential(multiplier=FIRST_WINDOW_SECONDS, max=WINDOW_SECONDS_MAX),
+        stop=stop_after_delay(seconds),
+        reraise=True,
+    )

@@ -1,0 +1,38 @@
+"""From models to JSON and back, bounded.
+
+Unknown fields are ignored in both directions, so either side may be newer. A document that is too
+large, too deep or of another shape is refused with the place that is wrong.
+"""
+
+from typing import Final, TypeVar
+
+import msgspec
+
+from pierhead.protocol.errors import Invalid
+from pierhead.protocol.problem import problem
+
+T = TypeVar("T")
+
+# The largest document is an envelope with a full image configuration; 1 MiB is ten times that.
+DOCUMENT_BYTES_MAX: Final = 1024 * 1024
+
+
+def to_wire(model: msgspec.Struct) -> bytes:
+    """Return the JSON of a model."""
+    return msgspec.json.encode(model)
+
+
+def from_wire(kind: type[T], data: bytes) -> T:
+    """Return the model in `data`.
+
+    Raises:
+        Invalid: not JSON, not of this shape, or over `DOCUMENT_BYTES_MAX`.
+    """
+    if len(data) > DOCUMENT_BYTES_MAX:
+        detail = f"the document has {len(data)} bytes; at most {DOCUMENT_BYTES_MAX} are read"
+        raise Invalid(problem("too-large", detail))
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        detail = f"not a {kind.__name__}: {error}"
+        raise Invalid(problem("invalid-document", detail[:500])) from error

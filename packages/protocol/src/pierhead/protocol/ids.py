@@ -1,0 +1,26 @@
+"""Names of things on the wire. All are opaque to whoever did not make them."""
+
+from typing import Annotated, NewType, TypeAlias
+
+from msgspec import Meta
+
+BuildId = NewType("BuildId", str)
+RunnerId = NewType("RunnerId", str)
+SessionId = NewType("SessionId", str)
+UploadId = NewType("UploadId", str)
+
+# A project is also a repository name, so it obeys the distribution spec's grammar for one
+# (https://github.com/opencontainers/distribution-spec, "Pulling manifests"), kept short.
+# `\Z` and not `$`: `$` lets a trailing newline through.
+PROJECT_PATTERN = r"^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*\Z"
+TAG_PATTERN = r"^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}\Z"
+RUNNER_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z"
+
+ProjectName: TypeAlias = Annotated[str, Meta(max_length=128, pattern=PROJECT_PATTERN)]
+TagName: TypeAlias = Annotated[str, Meta(max_length=128, pattern=TAG_PATTERN)]
+RunnerName: TypeAlias = Annotated[str, Meta(max_length=63, pattern=RUNNER_PATTERN)]
+# What a caller chooses to make a call replayable: `key` of a submit, `request_id` of an acquire.
+ReplayKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
+ShortText: TypeAlias = Annotated[str, Meta(max_length=1024)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+Fence: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]

@@ -1,0 +1,66 @@
+"""What a control plane says of itself, and its projects."""
+
+from msgspec import Struct
+
+from pierhead.protocol.ids import ProjectName, ShortText
+from pierhead.protocol.plan import CONTEXT_BYTES_MAX
+from pierhead.protocol.runner import RunnerView
+
+
+class Meta(Struct, frozen=True, kw_only=True):
+    """Answer to `GET /api/meta`; needs no token."""
+
+    low: int
+    high: int
+    release: str
+    features: tuple[str, ...] = ()
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What a request may be. All in bytes."""
+
+    context_bytes: int = CONTEXT_BYTES_MAX
+    part_bytes: int = 16 * 1024**2  # the largest body of any request
+    log_part_bytes: int = 256 * 1024
+
+
+class ServerCapabilities(Struct, frozen=True, kw_only=True):
+    """Answer to `GET /api/capabilities`: what this control plane can build, now."""
+
+    registry: ShortText  # HOST of references: "127.0.0.1:7443"
+    runners: tuple[RunnerView, ...]
+    limits: Limits = Limits()
+
+
+class NewProject(Struct, frozen=True, kw_only=True):
+    """Body of `POST /api/projects`."""
+
+    name: ProjectName
+    trusted: bool = True  # its builds may run where nothing isolates them
+
+
+class NewToken(Struct, frozen=True, kw_only=True):
+    """Body of `POST /api/projects/{name}/tokens`."""
+
+    note: ShortText = ""
+
+
+class TokenMade(Struct, frozen=True, kw_only=True):
+    """A project's token; shown once."""
+
+    token: ShortText
+
+
+class ProjectView(Struct, frozen=True, kw_only=True):
+    """One project."""
+
+    name: ProjectName
+    trusted: bool
+    builds: int
+    created_at: str
+
+
+class ProjectPage(Struct, frozen=True, kw_only=True):
+    """All projects, by name."""
+
+    projects: tuple[ProjectView, ...]

@@ -1,0 +1,71 @@
+"""What to build: the plan, and the request that submits it."""
+
+from typing import Annotated, Final, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+from pierhead.protocol.digest import DigestText
+from pierhead.protocol.ids import Count, ProjectName, ReplayKey, ShortText, TagName
+from pierhead.protocol.platform import PlatformText
+
+# One environment string is at most 128 KiB on Linux (MAX_ARG_STRLEN); 32 KiB leaves room.
+Value: TypeAlias = Annotated[str, Meta(max_length=32 * 1024)]
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
+PathText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096)]
+
+CONTEXT_BYTES_MAX: Final = 4 * 1024**3
+CONTEXT_FILES_MAX: Final = 1_000_000
+TIMEOUT_SECONDS_MAX: Final = 6 * 3600
+
+IfNobody: TypeAlias = Literal["here", "wait", "fail"]
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What a runner needs to know to build, apart from the context."""
+
+    dockerfile: PathText = "Dockerfile"  # relative to the context's root
+    target: Name | None = None
+    build_args: Annotated[dict[Name, Value], Meta(max_length=256)] = {}
+    labels: Annotated[dict[Name, Value], Meta(max_length=256)] = {}
+    no_cache: bool = False
+    platform: PlatformText | None = None  # none: what the runner is
+    network: Literal["default", "none"] = "default"
+    source_date_epoch: Annotated[int, Meta(ge=0, le=2**33)] | None = None  # seconds; none: 0
+    timeout_seconds: Annotated[int, Meta(ge=1, le=TIMEOUT_SECONDS_MAX)] = 1800
+
+
+class ContextRef(Struct, frozen=True, kw_only=True):
+    """The packed context: a tar.zst that was uploaded before."""
+
+    digest: DigestText  # of the tar.zst
+    size_bytes: Annotated[int, Meta(ge=1, le=CONTEXT_BYTES_MAX)]  # of the tar.zst
+    unpacked_bytes: Annotated[int, Meta(ge=0, le=4 * CONTEXT_BYTES_MAX)]  # of the tar
+    files: Annotated[int, Meta(ge=0, le=CONTEXT_FILES_MAX)]
+
+
+class Submit(Struct, frozen=True, kw_only=True):
+    """Body of `POST /api/builds`. The same `key` again is the same build."""
+
+    project: ProjectName
+    plan: Plan
+    context: ContextRef
+    key: ReplayKey | None = None
+    tags: Annotated[tuple[TagName, ...], Meta(max_length=16)] = ()
+    if_nobody: IfNobody = "here"
+    max_queue_wait_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 300
+
+
+class UploadRequest(Struct, frozen=True, kw_only=True):
+    """Body of `POST /api/uploads`: bytes that will follow in parts of at most 16 MiB."""
+
+    project: ProjectName
+    digest: DigestText
+    size_bytes: Annotated[int, Meta(ge=1, le=CONTEXT_BYTES_MAX)]
+
+
+class UploadStatus(Struct, frozen=True, kw_only=True):
+    """How far an upload is. `complete`: the content is there and its digest was checked."""
+
+    id: ShortText | None  # none when the content was there before
+    offset: Count
+    complete: bool

@@ -1,0 +1,1 @@
+"""What every control-plane service is made of: SQL, blobs, auth, problems, streams, and serving."""

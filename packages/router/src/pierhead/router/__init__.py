@@ -1,0 +1,1 @@
+"""Hands builds to runners and keeps what they return."""

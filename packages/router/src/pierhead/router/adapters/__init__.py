@@ -1,0 +1,1 @@
+"""What the router's ports are made of: the clock, entropy, SQL, files, processes."""

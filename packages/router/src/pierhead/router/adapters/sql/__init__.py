@@ -1,0 +1,1 @@
+"""All SQL of the router: tables, and the operations on them."""

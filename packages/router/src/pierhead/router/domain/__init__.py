@@ -1,0 +1,1 @@
+"""The rules of the router. Nothing here waits, reads a clock, or is random."""

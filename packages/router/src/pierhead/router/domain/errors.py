@@ -1,0 +1,110 @@
+"""Why the router's rules refuse a command. Each names a problem type of the registry."""
+
+from typing import ClassVar
+
+
+class Refused(Exception):
+    """A command that the current state, or the caller's token, does not allow."""
+
+    slug: ClassVar[str]
+
+    def __init__(self, detail: str, *, hint: str | None = None, **members: object) -> None:
+        super().__init__(detail)
+        self.hint = hint
+        self.members = members  # extension members of the problem document
+
+
+class InvalidRequest(Refused):
+    """The request contradicts itself or asks for what is not defined."""
+
+    slug = "invalid-document"
+
+
+class Unauthenticated(Refused):
+    """There is no token, or it is not one of ours."""
+
+    slug = "unauthenticated"
+
+
+class TokenSpent(Refused):
+    """The token was for an attempt whose build has its result, and the receipt's time is over."""
+
+    slug = "token-spent"
+
+
+class NotAllowed(Refused):
+    """The token is good, but not for this."""
+
+    slug = "not-allowed"
+
+
+class NotFound(Refused):
+    """There is no such thing, or the token may not know of it."""
+
+    slug = "not-found"
+
+
+class LeaseLost(Refused):
+    """A newer attempt was granted, or the build was taken back."""
+
+    slug = "lease-lost"
+
+
+class BuildFinished(Refused):
+    """The build already has a final result."""
+
+    slug = "build-finished"
+
+
+class NotQueued(Refused):
+    """The build is not waiting for a runner."""
+
+    slug = "lease-lost"
+
+
+class KeyReused(Refused):
+    """The key was used before, for another request."""
+
+    slug = "key-reused"
+
+
+class OffsetMismatch(Refused):
+    """Bytes were sent that do not begin where the stored ones end."""
+
+    slug = "offset-mismatch"
+
+
+class DigestMismatch(Refused):
+    """Content does not have the digest that was said."""
+
+    slug = "digest-mismatch"
+
+
+class ResultMismatch(Refused):
+    """A result names an image that is not the one that was pushed or asked for."""
+
+    slug = "result-mismatch"
+
+
+class RunnerNameTaken(Refused):
+    """Another runner has this name."""
+
+    slug = "runner-name-taken"
+
+
+class SessionSuperseded(Refused):
+    """Another process of this runner has taken over."""
+
+    slug = "session-superseded"
+
+
+class JoinCodeUsed(Refused):
+    """The join code was used, by somebody else or for another name."""
+
+    slug = "join-code-used"
+
+
+class TooLarge(Refused):
+    """The request is over a limit."""
+
+    slug = "too-large"

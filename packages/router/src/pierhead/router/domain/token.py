@@ -1,0 +1,124 @@
+"""Who is asking, and what they may do.
+
+A token is `<kind>_<body>`; the router keeps only its SHA-256. The build token is derived and not
+stored: an HMAC of the installation's key over the build, the fence and the request that was
+granted, so that the repeat of a lost grant carries the very same token.
+
+Which principal may push or pull what in the registry is in `rights`.
+"""
+
+import hashlib
+import hmac
+from base64 import urlsafe_b64encode
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from pierhead.router.domain.errors import LeaseLost, NotAllowed, NotFound, Unauthenticated
+
+OWNER_PREFIX: Final = "pho_"
+PROJECT_PREFIX: Final = "php_"
+RUNNER_PREFIX: Final = "phr_"
+BUILD_PREFIX: Final = "phb_"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """May do everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectHolder:
+    """May submit, read, cancel, push and pull in one project."""
+
+    project: str
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """May open a session and take builds; nothing of any build."""
+
+    name: str
+    here: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """May do what one attempt of one build needs."""
+
+    build_id: str
+    fence: int
+    project: str
+
+
+Principal: TypeAlias = Owner | ProjectHolder | Runner | Attempt
+
+
+def token_hash(token: str) -> str:
+    """Return what is stored of a token. Tokens have 256 random bits, so no salt is needed."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def build_token(key: bytes, build_id: str, fence: int, request_id: str) -> str:
+    """Return the token of one attempt: `phb_<build>.<fence>.<mac>`."""
+    message = f"{build_id}\n{fence}\n{request_id}".encode()
+    mac = urlsafe_b64encode(hmac.digest(key, message, "sha256")).rstrip(b"=").decode()
+    return f"{BUILD_PREFIX}{build_id}.{fence}.{mac}"
+
+
+def parse_build_token(token: str) -> tuple[str, int]:
+    """Return the build and the fence that a token claims. Nothing is verified by this.
+
+    Raises:
+        Unauthenticated: it has not the form of a build token.
+    """
+    build_id, _, rest = token.removeprefix(BUILD_PREFIX).partition(".")
+    fence = rest.partition(".")[0]
+    plausible = token.startswith(BUILD_PREFIX) and len(token) <= 256 and fence.isascii()
+    if not (plausible and build_id and fence.isdigit() and len(fence) <= 9):
+        raise Unauthenticated("this is not a token of a build")
+    return build_id, int(fence)
+
+
+def require_owner(principal: Principal) -> None:
+    """Raise `NotAllowed` for everybody but the owner."""
+    if not isinstance(principal, Owner):
+        raise NotAllowed("only the owner may do that", hint="use the owner's token")
+
+
+def require_project(principal: Principal, project: str) -> None:
+    """Let the owner and the project's own token pass.
+
+    Raises:
+        NotAllowed: a token that never may.
+        NotFound: a token of another project, which must not learn what exists.
+    """
+    match principal:
+        case Owner():
+            return
+        case ProjectHolder(own) if own == project:
+            return
+        case ProjectHolder():
+            raise NotFound(f"there is no project {project} for this token")
+        case _:
+            raise NotAllowed("a runner's token may not do that")
+
+
+def require_runner(principal: Principal) -> Runner:
+    """Return the runner, or raise `NotAllowed`."""
+    if not isinstance(principal, Runner):
+        raise NotAllowed("only a runner's credential may do that")
+    return principal
+
+
+def require_attempt(principal: Principal, build_id: str, fence: int) -> Attempt:
+    """Return the attempt that the token is for, if it is the one that is spoken of.
+
+    Raises:
+        NotAllowed: not a build token, or one of another build.
+        LeaseLost: the token's fence is not the one in the header.
+    """
+    if not isinstance(principal, Attempt) or principal.build_id != build_id:
+        raise NotAllowed("only the token of this build may do that")
+    if principal.fence != fence:
+        raise LeaseLost(f"the token is for attempt {principal.fence} of {build_id}, not {fence}")
+    return principal

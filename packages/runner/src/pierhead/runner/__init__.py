@@ -1,0 +1,1 @@
+"""Builds container images that a router hands out, and returns a result envelope."""
