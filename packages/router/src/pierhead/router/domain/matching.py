@@ -1,0 +1,91 @@
+"""Which runner may take which build, and why not.
+
+Pure over a snapshot: the same rows in any order give the same answer. Builds are served in the
+order in which they came; a build that waits again keeps its place.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pierhead.protocol.build import Rejection
+from pierhead.protocol.runner import Capabilities
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerFacts:
+    """One runner at one moment."""
+
+    name: str
+    here: bool = False
+    online: bool = True
+    seen_at: datetime | None = None
+    capabilities: Capabilities | None = None  # none: it never opened a session
+    free_slots: int = 0
+    reason: str | None = None  # why it takes nothing now, in its own words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a queued build needs. `sequence` rises in the order of submission."""
+
+    build_id: str
+    sequence: int
+    platform: str | None = None
+    network: str = "default"
+    trusted: bool = True
+    here_allowed: bool = False  # `waiting` decided that the control plane's machine may take it
+
+
+def unfit(runner: RunnerFacts, wanted: Wanted) -> str | None:
+    """Say why the runner could never take the build, whatever its load; none: it could."""
+    able = runner.capabilities
+    if able is None:
+        return "has not connected yet"
+    if wanted.platform is not None and wanted.platform not in able.platforms:
+        return f"{', '.join(able.platforms)} only; the build wants {wanted.platform}"
+    if wanted.network not in able.networks:
+        return f"gives builds no network of the kind {wanted.network!r}"
+    if not wanted.trusted and able.isolation != "full":
+        return "does not isolate builds, and the project is not trusted"
+    return None
+
+
+def rejection(runner: RunnerFacts, wanted: Wanted) -> str | None:
+    """Say why the runner does not take the build now; none: it would."""
+    reason = unfit(runner, wanted)
+    if reason is not None:
+        return reason
+    if not runner.online:
+        since = f" since {runner.seen_at:%H:%M} UTC" if runner.seen_at else ""
+        return f"offline{since}"
+    if runner.here and not wanted.here_allowed:
+        return "kept for builds that nobody else can take"
+    if runner.free_slots < 1:
+        return runner.reason or "busy"
+    return None
+
+
+def choose_builds(
+    runner: RunnerFacts, queue: Iterable[Wanted], others: Sequence[RunnerFacts] = ()
+) -> tuple[str, ...]:
+    """Return the builds that the runner gets, oldest first, at most `free_slots`.
+
+    Here leaves a build to any of `others` that is free for it.
+    """
+    fitting = (
+        wanted
+        for wanted in sorted(queue, key=lambda wanted: wanted.sequence)
+        if rejection(runner, wanted) is None
+        and not (runner.here and any(rejection(other, wanted) is None for other in others))
+    )
+    return tuple(wanted.build_id for wanted, _ in zip(fitting, range(runner.free_slots)))
+
+
+def explain(
+    runners: Iterable[RunnerFacts], wanted: Wanted
+) -> tuple[tuple[Rejection, ...], tuple[str, ...]]:
+    """Return why each runner does not take the build, and the names of those that would."""
+    reasons = [(r.name, rejection(r, wanted)) for r in sorted(runners, key=lambda r: r.name)]
+    rejections = tuple(Rejection(runner=name, reason=why) for name, why in reasons if why)
+    return rejections, tuple(name for name, why in reasons if not why)

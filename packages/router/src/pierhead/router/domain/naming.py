@@ -1,0 +1,51 @@
+"""Names of projects, tags and references."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from pierhead.protocol.ids import PROJECT_PATTERN, TAG_PATTERN
+from pierhead.router.domain.errors import InvalidRequest
+
+_PROJECT: Final = re.compile(PROJECT_PATTERN)
+_TAG: Final = re.compile(TAG_PATTERN)
+
+
+@dataclass(frozen=True, slots=True)
+class TagName:
+    """A `-t` value, taken apart: `NAME[:TAG]`."""
+
+    project: str
+    tag: str
+
+
+def parse_tag(text: str) -> TagName:
+    """Take `NAME[:TAG]` apart; without a tag it is `latest`, as in docker.
+
+    Raises:
+        InvalidRequest: not a name or not a tag; a registry's host has no place in it.
+    """
+    name, _, tag = text.partition(":")
+    tag = tag or "latest"
+    if not _PROJECT.match(name) or len(name) > 128 or not _TAG.match(tag):
+        hint = "write it like web or web:1.2, in lower case and without a registry"
+        raise InvalidRequest(f"{text[:80]!r} is not NAME or NAME:TAG", hint=hint)
+    return TagName(name, tag)
+
+
+def project_from_folder(name: str) -> str:
+    """Return a project name made from a folder's name.
+
+    Raises:
+        InvalidRequest: nothing usable is left of it.
+    """
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:128].strip("-")
+    if not plain:
+        hint = "name it: --project NAME"
+        raise InvalidRequest(f"no project name can be made from the folder {name!r}", hint=hint)
+    return plain
+
+
+def reference(host: str, project: str, digest: str) -> str:
+    """Return where the image is, by content: `HOST/PROJECT@DIGEST`."""
+    return f"{host}/{project}@{digest}"

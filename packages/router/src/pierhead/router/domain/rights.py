@@ -1,0 +1,32 @@
+"""Who may do what in the registry.
+
+An attempt pushes blobs, and manifests by digest, of its own build only. Nobody but the router, the
+owner and the project moves tags, so two attempts can never race for one.
+"""
+
+from typing import assert_never
+
+from pierhead.router.domain.token import Attempt, Owner, Principal, ProjectHolder, Runner
+
+
+def may_pull(principal: Principal, repository: str) -> bool:
+    """Say whether the principal may read blobs and manifests of a repository."""
+    return may_push_content(principal, repository)
+
+
+def may_push_content(principal: Principal, repository: str) -> bool:
+    """Say whether the principal may push blobs, and manifests by digest."""
+    match principal:
+        case Owner():
+            return True
+        case ProjectHolder(project) | Attempt(project=project):
+            return project == repository
+        case Runner():
+            return False
+        case _:
+            assert_never(principal)
+
+
+def may_move_tag(principal: Principal, repository: str) -> bool:
+    """Say whether the principal may set a tag, or delete a manifest."""
+    return not isinstance(principal, Attempt) and may_push_content(principal, repository)

@@ -1,0 +1,73 @@
+"""One process of a runner at work, and what it really holds.
+
+A runner says with each acquire what it works on. What the router believes beyond that is lost and
+goes back to the queue at once; what the runner believes beyond that it must drop. A grant whose
+answer was lost is neither: its request comes again, and gets the same grant.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pierhead.protocol.lease import Held
+from pierhead.router.domain.build import Lease
+from pierhead.router.domain.errors import SessionSuperseded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A session as stored."""
+
+    id: str
+    runner: str
+    process: str  # random for each start of the runner
+    boot_id: str
+    seen_at: datetime
+
+
+def admit(
+    current: Session | None, process: str, boot_id: str, *, now: datetime, ttl: timedelta
+) -> bool:
+    """Say whether a process that opens a session needs a new one; false: it has it already.
+
+    A new process on the same machine takes over at once: the state directory's lock proves that the
+    old one is gone. From another machine it is a copy of the credential, and has to wait until the
+    first has been silent for `ttl`.
+
+    Raises:
+        SessionSuperseded: the runner is alive on another machine.
+    """
+    if current is None:
+        return True
+    if current.process == process:
+        return False
+    if current.boot_id != boot_id and now < current.seen_at + ttl:
+        hint = "a credential is for one machine: join this one with a code of its own"
+        raise SessionSuperseded(f"{current.runner} is at work on another machine", hint=hint)
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciled:
+    """What an acquire's `held` list says against what the router believes."""
+
+    lost: tuple[str, ...]  # builds that the runner does not have: take them back
+    drop: tuple[Held, ...]  # attempts that the runner works on in vain
+    granted: tuple[str, ...]  # builds that this very request was granted before
+
+
+def reconcile(
+    leases: Iterable[tuple[str, Lease]], held: Iterable[Held], request_id: str
+) -> Reconciled:
+    """Compare the leases of a session, by build id, with what its runner says it holds."""
+    believed = sorted(leases, key=lambda pair: pair[0])
+    said = {(one.build_id, one.fence) for one in held}
+    ours = {(build_id, lease.fence) for build_id, lease in believed}
+    absent = [
+        (build_id, lease) for build_id, lease in believed if (build_id, lease.fence) not in said
+    ]
+    return Reconciled(
+        lost=tuple(build_id for build_id, lease in absent if lease.request_id != request_id),
+        drop=tuple(Held(build_id=build_id, fence=fence) for build_id, fence in sorted(said - ours)),
+        granted=tuple(build_id for build_id, lease in absent if lease.request_id == request_id),
+    )

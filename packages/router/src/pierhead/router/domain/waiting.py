@@ -1,0 +1,110 @@
+"""How long a build waits for a runner, and what happens then.
+
+Waiting is judged by its cause. Nobody is registered: there is nothing to wait for. All that could
+are offline: a machine that restarts is back within the grace. They are busy: the submitter said how
+long that may take. Afterwards the control plane's own machine builds it, if the submitter allows.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+from pierhead.protocol.plan import IfNobody
+from pierhead.router.domain.build import GiveUpCause
+from pierhead.router.domain.matching import RunnerFacts, Wanted, unfit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingPolicy:
+    """How long to wait for runners that are offline."""
+
+    offline_grace: timedelta = timedelta(seconds=15)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """What the submitter said about waiting, and since when the build waits."""
+
+    if_nobody: IfNobody
+    busy_for: timedelta
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Go on waiting; `until` is none when there is no end to it."""
+
+    why: str
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The control plane's own machine may take it. Empty reason: that is the normal place."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoHope:
+    """Nobody will build it."""
+
+    cause: GiveUpCause
+    detail: str
+
+
+Verdict: TypeAlias = Wait | Here | NoHope
+
+
+def judge(
+    wanted: Wanted,
+    patience: Patience,
+    runners: Iterable[RunnerFacts],
+    *,
+    now: datetime,
+    policy: WaitingPolicy,
+) -> Verdict:
+    """Say whether a queued build goes on waiting."""
+    everybody = sorted(runners, key=lambda runner: runner.name)
+    others = [runner for runner in everybody if not runner.here]
+    able = [runner for runner in others if unfit(runner, wanted) is None]
+    here = next((runner for runner in everybody if runner.here), None)
+    until, cause, why = _patience_with(able, others, patience, policy)
+    if until is not None and now < until:
+        endless = patience.if_nobody == "wait"
+        return Wait(why, None if endless else until)
+    if patience.if_nobody == "wait":
+        return Wait(why, None)
+    if patience.if_nobody == "fail":
+        return NoHope(cause, why)
+    return _here(here, wanted, "" if not others else why, cause)
+
+
+def _patience_with(
+    able: list[RunnerFacts], others: list[RunnerFacts], patience: Patience, policy: WaitingPolicy
+) -> tuple[datetime | None, GiveUpCause, str]:
+    """Return until when to wait, and what to say when that is over."""
+    if not others:
+        return None, "no-runner", "no runner is registered"
+    if not able:
+        names = ", ".join(runner.name for runner in others)
+        return None, "no-runner", f"no runner can take this build ({names})"
+    names = ", ".join(runner.name for runner in able)
+    if not any(runner.online for runner in able):
+        last_seen = [runner.seen_at for runner in able if runner.seen_at]
+        since = max([patience.since, *last_seen])
+        return since + policy.offline_grace, "no-runner", f"{names} is offline"
+    return patience.since + patience.busy_for, "waited-too-long", f"{names} is busy"
+
+
+def _here(here: RunnerFacts | None, wanted: Wanted, reason: str, cause: GiveUpCause) -> Verdict:
+    if here is None:
+        said = reason or "no runner is registered"
+        return NoHope(cause, f"{said}, and this machine builds nothing itself")
+    unable = unfit(here, wanted)
+    if here.capabilities is None:
+        return Wait("the builder on this machine is starting", None)
+    if unable is not None:
+        return NoHope("no-runner", f"{reason or 'no runner is registered'}; this machine: {unable}")
+    return Here(reason)
