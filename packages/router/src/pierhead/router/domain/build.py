@@ -225,19 +225,19 @@ def decide(build: Build, command: Command, *, now: datetime, policy: LeasePolicy
         case Grant():
             return _grant(build, command, now, policy)
         case Renew(fence, phase):
-            lease = replace(_held(build, fence), expires_at=now + policy.ttl)
+            lease = replace(require_held(build, fence), expires_at=now + policy.ttl)
             entered = phase is not None and phase != build.phase
             renewed = replace(build, lease=lease, phase=phase or build.phase)
             return renewed, [PhaseEntered(phase)] if phase is not None and entered else []
         case Report():
             return _report(build, command, now, policy)
         case Release(fence, reason):
-            _held(build, fence)
+            require_held(build, fence)
             # Giving back in good order is not an attempt that failed.
             uncounted = replace(build, attempts=build.attempts - 1)
             return _requeue(uncounted, f"its runner gave it back ({reason})", now, policy)
         case Lose(fence, reason):
-            _held(build, fence)
+            require_held(build, fence)
             return _requeue(build, reason, now, policy)
         case Cancel(by, reason):
             return _cancel(build, CancelWish(by=by, reason=reason), now)
@@ -280,7 +280,7 @@ def _report(build: Build, report: Report, now: datetime, policy: LeasePolicy) ->
         if now < build.finished_at + policy.receipt_for:
             return build, []  # the answer to the first report was lost: say yes again
         raise TokenSpent(f"{build.id} had this result more than {policy.receipt_for} ago")
-    _held(build, report.fence)
+    require_held(build, report.fence)
     # Whoever cancelled was told that no image comes of it: a result that crossed the wish on its
     # way here does not change that.
     state = State.CANCELLED if build.cancel is not None else State(report.outcome)
@@ -309,7 +309,7 @@ def _requeue(build: Build, reason: str, now: datetime, policy: LeasePolicy) -> D
     return waiting, [Requeued(build.fence, reason)]
 
 
-def _held(build: Build, fence: int) -> Lease:
+def require_held(build: Build, fence: int) -> Lease:
     """Return the lease that the fence proves.
 
     An attempt that is late but was not yet given up still holds: nobody else does.

@@ -7,6 +7,7 @@ order in which they came; a build that waits again keeps its place.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 
 from pierhead.protocol.build import Rejection
 from pierhead.protocol.runner import Capabilities
@@ -79,7 +80,7 @@ def choose_builds(
         if rejection(runner, wanted) is None
         and not (runner.here and any(rejection(other, wanted) is None for other in others))
     )
-    return tuple(wanted.build_id for wanted, _ in zip(fitting, range(runner.free_slots)))
+    return tuple(wanted.build_id for wanted in islice(fitting, runner.free_slots))
 
 
 def explain(

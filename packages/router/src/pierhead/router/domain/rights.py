@@ -19,8 +19,10 @@ def may_push_content(principal: Principal, repository: str) -> bool:
     match principal:
         case Owner():
             return True
-        case ProjectHolder(project) | Attempt(project=project):
+        case ProjectHolder(project):
             return project == repository
+        case Attempt(project=project, live=live):
+            return live and project == repository
         case Runner():
             return False
         case _:

@@ -43,11 +43,12 @@ class Runner:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """May do what one attempt of one build needs."""
+    """May do what one attempt of one build needs; in the registry only while it is `live`."""
 
     build_id: str
     fence: int
     project: str
+    live: bool = True
 
 
 Principal: TypeAlias = Owner | ProjectHolder | Runner | Attempt
@@ -60,9 +61,14 @@ def token_hash(token: str) -> str:
 
 def build_token(key: bytes, build_id: str, fence: int, request_id: str) -> str:
     """Return the token of one attempt: `phb_<build>.<fence>.<mac>`."""
-    message = f"{build_id}\n{fence}\n{request_id}".encode()
-    mac = urlsafe_b64encode(hmac.digest(key, message, "sha256")).rstrip(b"=").decode()
-    return f"{BUILD_PREFIX}{build_id}.{fence}.{mac}"
+    secret = derived_secret(key, "build", build_id, str(fence), request_id)
+    return f"{BUILD_PREFIX}{build_id}.{fence}.{secret}"
+
+
+def derived_secret(key: bytes, *parts: str) -> str:
+    """Return 256 bits that only this installation can make from the parts, as url-safe text."""
+    mac = hmac.digest(key, "\n".join(parts).encode(), "sha256")
+    return urlsafe_b64encode(mac).rstrip(b"=").decode()
 
 
 def parse_build_token(token: str) -> tuple[str, int]:

@@ -20,6 +20,8 @@ class WaitingPolicy:
     """How long to wait for runners that are offline."""
 
     offline_grace: timedelta = timedelta(seconds=15)
+    # This machine's own builder is started again and again; after so long it is not coming.
+    here_grace: timedelta = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,13 @@ def judge(
         return Wait(why, None)
     if patience.if_nobody == "fail":
         return NoHope(cause, why)
-    return _here(here, wanted, "" if not others else why, cause)
+    reason = why if others else ""
+    if here is not None and not here.online:
+        last = max(patience.since, here.seen_at or patience.since)
+        if now < last + policy.here_grace:
+            return Wait("the builder on this machine is starting", last + policy.here_grace)
+        return NoHope(cause, f"{why}, and the builder on this machine does not start")
+    return _here(here, wanted, reason, cause)
 
 
 def _patience_with(
@@ -103,8 +111,6 @@ def _here(here: RunnerFacts | None, wanted: Wanted, reason: str, cause: GiveUpCa
         said = reason or "no runner is registered"
         return NoHope(cause, f"{said}, and this machine builds nothing itself")
     unable = unfit(here, wanted)
-    if here.capabilities is None:
-        return Wait("the builder on this machine is starting", None)
     if unable is not None:
         return NoHope("no-runner", f"{reason or 'no runner is registered'}; this machine: {unable}")
     return Here(reason)

@@ -1,0 +1,60 @@
+"""Problem documents as answers, and request bodies that cannot grow without end."""
+
+from typing import Final
+
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pierhead.protocol.codec import to_wire
+from pierhead.protocol.errors import Invalid, PierheadError
+from pierhead.protocol.problem import PROBLEM_MEDIA_TYPE, Problem, problem
+
+_BY_STATUS: Final = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}
+log = structlog.get_logger()
+
+
+def problem_response(found: Problem, headers: dict[str, str] | None = None) -> Response:
+    """Return the answer for a problem."""
+    headers = dict(headers or {})
+    if found.status == 401:
+        headers.setdefault("WWW-Authenticate", "Bearer")
+    if found.status == 503:
+        headers.setdefault("Retry-After", "1")
+    return Response(
+        to_wire(found), status_code=found.status, media_type=PROBLEM_MEDIA_TYPE, headers=headers
+    )
+
+
+async def on_pierhead_error(_request: Request, error: Exception) -> Response:
+    """Answer with the problem that the error carries."""
+    assert isinstance(error, PierheadError)
+    return problem_response(error.problem)
+
+
+async def on_http_exception(request: Request, error: Exception) -> Response:
+    """Answer what the framework itself refuses: unknown paths and methods."""
+    assert isinstance(error, HTTPException)
+    slug = _BY_STATUS.get(error.status_code, "invalid-document")
+    return problem_response(problem(slug, f"{request.method} {request.url.path}: {error.detail}"))
+
+
+async def on_bug(request: Request, error: Exception) -> Response:
+    """Log what nobody expected, and tell the client no more than that it happened."""
+    log.error("request.failed", path=request.url.path, exc_info=error)
+    return problem_response(problem("internal-error", "the server could not answer; see its log"))
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """Return the body, reading no more than `limit` bytes of it.
+
+    Raises:
+        Invalid: the body is larger.
+    """
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise Invalid(problem("too-large", f"the body is over {limit} bytes"))
+    return bytes(body)

@@ -1,0 +1,85 @@
+"""Logs in plain files, one for each attempt, flushed to the disk before anybody is told."""
+
+import asyncio
+import os
+from pathlib import Path
+
+from pierhead.protocol.digest import RunningDigest
+from pierhead.protocol.errors import Unavailable
+from pierhead.protocol.problem import problem
+
+
+class FileLogs:
+    """The logs of all attempts under one folder: `<build>/<fence>.log`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    async def append(self, build_id: str, fence: int, offset: int, data: bytes) -> None:
+        """Store bytes at the end of a log for good."""
+        await asyncio.to_thread(_append, self._file(build_id, fence), offset, data)
+
+    def begin(self, build_id: str, fence: int, note: bytes) -> None:
+        """Begin a log with bytes of the router's own."""
+        _append(self._file(build_id, fence), 0, note)
+
+    def size(self, build_id: str, fence: int) -> int:
+        """Return how many bytes are stored."""
+        try:
+            return self._file(build_id, fence).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    async def read(self, build_id: str, fence: int, offset: int, limit: int) -> bytes:
+        """Return stored bytes; fewer than `limit` at the end."""
+        return await asyncio.to_thread(_read, self._file(build_id, fence), offset, limit)
+
+    async def digest(self, build_id: str, fence: int, skip: int) -> str:
+        """Return the digest of all but the first `skip` bytes."""
+        return await asyncio.to_thread(_digest, self._file(build_id, fence), skip)
+
+    def _file(self, build_id: str, fence: int) -> Path:
+        return self._root / build_id / f"{fence}.log"
+
+
+def _append(file: Path, offset: int, data: bytes) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o640)
+        try:
+            _write_whole(descriptor, offset, data)
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        detail = f"the log could not be stored: {error.strerror}"
+        raise Unavailable(problem("storage-full", detail)) from error
+
+
+def _write_whole(descriptor: int, offset: int, data: bytes) -> None:
+    """Write all of it or, on a full disk, nothing."""
+    try:
+        done = 0
+        while done < len(data):
+            done += os.pwrite(descriptor, data[done:], offset + done)
+    except OSError:
+        os.ftruncate(descriptor, offset)
+        raise
+
+
+def _read(file: Path, offset: int, limit: int) -> bytes:
+    try:
+        with file.open("rb") as stream:
+            stream.seek(offset)
+            return stream.read(limit)
+    except FileNotFoundError:
+        return b""
+
+
+def _digest(file: Path, skip: int) -> str:
+    running = RunningDigest()
+    offset = skip
+    while piece := _read(file, offset, 1024 * 1024):
+        running.update(piece)
+        offset += len(piece)
+    return running.digest()

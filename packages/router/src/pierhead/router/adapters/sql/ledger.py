@@ -1,0 +1,515 @@
+"""The ledger in SQL. One method is one or two statements; no rule is decided here."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from pierhead.protocol.errors import Unavailable
+from pierhead.protocol.plan import Submit
+from pierhead.protocol.problem import problem
+from pierhead.protocol.result import Envelope
+from pierhead.protocol.runner import Capabilities
+from pierhead.router.adapters.sql import tables as t
+from pierhead.router.adapters.sql.metadata import METADATA
+from pierhead.router.domain.build import Build, CancelWish, Lease, State
+from pierhead.router.domain.enrollment import Code
+from pierhead.router.domain.session import Session
+from pierhead.router.domain.token import Owner, Principal, ProjectHolder, Runner
+from pierhead.router.ports import (
+    Ledger,
+    Manifest,
+    StoredBuild,
+    StoredEvent,
+    StoredProject,
+    StoredRunner,
+    StoredUpload,
+)
+from pierhead.server.sql import Database
+
+T = TypeVar("T")
+
+
+class SqlStore:
+    """The store on a SQLite file."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @classmethod
+    async def open(cls, path: Path) -> "SqlStore":
+        """Open the database, and make its tables when it is new.
+
+        Raises:
+            Unavailable: a newer release wrote it.
+        """
+        store = cls(Database(path))
+        try:
+            await store._database.write(_prepare)
+        except Exception:
+            await store.close()
+            raise
+        return store
+
+    async def write(self, operation: Callable[[Ledger], T]) -> T:
+        """Run it in a transaction that is on the disk when this returns."""
+        return await self._database.write(lambda connection: operation(SqlLedger(connection)))
+
+    async def read(self, operation: Callable[[Ledger], T]) -> T:
+        """Run it on the last committed state."""
+        return await self._database.read(lambda connection: operation(SqlLedger(connection)))
+
+    async def close(self) -> None:
+        """Finish what waits, then close."""
+        await self._database.close()
+
+
+def _prepare(connection: sa.Connection) -> None:
+    version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+    if version > t.SCHEMA_VERSION:
+        detail = f"the database has version {version}; this release knows {t.SCHEMA_VERSION}"
+        hint = "start the newer release, or restore a backup from before it"
+        raise Unavailable(problem("dependency-unavailable", detail, hint=hint))
+    METADATA.create_all(connection)
+    connection.exec_driver_sql(f"PRAGMA user_version={t.SCHEMA_VERSION}")
+
+
+class SqlLedger:
+    """One transaction."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._sql = connection
+
+    # Builds.
+
+    def build(self, build_id: str) -> StoredBuild | None:
+        """Return one build."""
+        return self._build_where(t.builds.c.id == build_id)
+
+    def build_by_key(self, project: str, key: str) -> StoredBuild | None:
+        """Return the build that was submitted with a key."""
+        return self._build_where(t.builds.c.project == project, t.builds.c.key == key)
+
+    def builds_with_prefix(self, prefix: str, project: str | None) -> Sequence[StoredBuild]:
+        """Return at most two builds whose id begins so; `@`: the latest."""
+        query = sa.select(t.builds).order_by(t.builds.c.sequence.desc())
+        if project is not None:
+            query = query.where(t.builds.c.project == project)
+        if prefix == "@":
+            return self._builds(query.limit(1))
+        return self._builds(query.where(t.builds.c.id.startswith(prefix, autoescape=True)).limit(2))
+
+    def builds_page(
+        self, project: str | None, limit: int, before: int | None
+    ) -> Sequence[StoredBuild]:
+        """Return builds, newest first."""
+        query = sa.select(t.builds).order_by(t.builds.c.sequence.desc()).limit(limit)
+        if project is not None:
+            query = query.where(t.builds.c.project == project)
+        if before is not None:
+            query = query.where(t.builds.c.sequence < before)
+        return self._builds(query)
+
+    def add_build(self, stored: StoredBuild) -> StoredBuild:
+        """Add a build and return it with its sequence."""
+        row = {key: value for key, value in _build_row(stored).items() if key != "sequence"}
+        sequence = self._sql.execute(sa.insert(t.builds).values(row)).inserted_primary_key
+        assert sequence is not None
+        found = self._build_where(t.builds.c.sequence == sequence[0])
+        assert found is not None
+        return found
+
+    def save_build(self, stored: StoredBuild) -> None:
+        """Store a build that was changed."""
+        query = sa.update(t.builds).where(t.builds.c.id == stored.id).values(_build_row(stored))
+        self._sql.execute(query)
+
+    def queued(self) -> Sequence[StoredBuild]:
+        """Return builds that wait, oldest first."""
+        return self._open(State.QUEUED)
+
+    def leased(self) -> Sequence[StoredBuild]:
+        """Return builds that a runner has."""
+        return self._open(State.LEASED)
+
+    def _open(self, state: State) -> Sequence[StoredBuild]:
+        query = sa.select(t.builds).where(t.builds.c.state == sa.literal_column(f"'{state}'"))
+        return self._builds(query.order_by(t.builds.c.sequence).limit(1000))
+
+    def _build_where(self, *conditions: sa.ColumnElement[bool]) -> StoredBuild | None:
+        row = self._sql.execute(sa.select(t.builds).where(*conditions)).mappings().first()
+        return _build(row) if row is not None else None
+
+    def _builds(self, query: sa.Select[Any]) -> Sequence[StoredBuild]:
+        return [_build(row) for row in self._sql.execute(query).mappings()]
+
+    # Events.
+
+    def add_event(
+        self, build_id: str, *, fence: int, log_size: int, kind: str, payload: bytes
+    ) -> None:
+        """Add an event after all others of its build."""
+        last = sa.select(sa.func.coalesce(sa.func.max(t.events.c.sequence), 0) + 1)
+        row = {
+            "build_id": build_id,
+            "sequence": last.where(t.events.c.build_id == build_id).scalar_subquery(),
+            "fence": fence,
+            "log_size": log_size,
+            "kind": kind,
+            "payload": payload,
+        }
+        self._sql.execute(sa.insert(t.events).values(row))
+
+    def events(self, build_id: str, after: int) -> Sequence[StoredEvent]:
+        """Return the events of a build after one."""
+        columns = [column for column in t.events.c if column.name != "build_id"]
+        query = sa.select(*columns).where(t.events.c.build_id == build_id)
+        query = query.where(t.events.c.sequence > after).order_by(t.events.c.sequence)
+        return [StoredEvent(**row) for row in self._sql.execute(query).mappings()]
+
+    # Runners and join codes.
+
+    def runners(self) -> Sequence[StoredRunner]:
+        """Return all runners, by name."""
+        query = sa.select(t.runners).order_by(t.runners.c.name)
+        return [_runner(row) for row in self._sql.execute(query).mappings()]
+
+    def runner(self, name: str) -> StoredRunner | None:
+        """Return one runner."""
+        query = sa.select(t.runners).where(t.runners.c.name == name)
+        row = self._sql.execute(query).mappings().first()
+        return _runner(row) if row is not None else None
+
+    def save_runner(self, runner: StoredRunner) -> None:
+        """Add a runner, or store one that was changed."""
+        session = runner.session
+        row = {
+            "name": runner.name,
+            "credential_hash": runner.credential_hash,
+            "here": runner.here,
+            "created_at": runner.created_at.timestamp(),
+            "session_id": session.id if session else None,
+            "process": session.process if session else None,
+            "boot_id": session.boot_id if session else None,
+            "seen_at": session.seen_at.timestamp() if session else None,
+            "capabilities": msgspec.json.encode(runner.capabilities),
+            "slots": runner.slots,
+            "reason": runner.reason,
+        }
+        self._upsert(t.runners, row)
+
+    def code(self, secret_hash: str) -> Code | None:
+        """Return a join code."""
+        query = sa.select(t.codes).where(t.codes.c.secret_hash == secret_hash)
+        row = self._sql.execute(query).mappings().first()
+        if row is None:
+            return None
+        expires_at = _time(row["expires_at"])
+        return Code(runner=row["runner"], expires_at=expires_at, spent_by=row["spent_by"])
+
+    def save_code(self, secret_hash: str, code: Code) -> None:
+        """Add a join code, or store one that was used."""
+        row = {
+            "secret_hash": secret_hash,
+            "runner": code.runner,
+            "expires_at": code.expires_at.timestamp(),
+            "spent_by": code.spent_by,
+        }
+        self._upsert(t.codes, row)
+
+    # Tokens and projects.
+
+    def principal(self, token_hash: str) -> Principal | None:
+        """Return who holds a token."""
+        query = sa.select(t.tokens).where(t.tokens.c.hash == token_hash)
+        row = self._sql.execute(query).mappings().first()
+        if row is not None:
+            return Owner() if row["kind"] == "owner" else ProjectHolder(row["subject"])
+        found = sa.select(t.runners).where(t.runners.c.credential_hash == token_hash)
+        runner = self._sql.execute(found).mappings().first()
+        return Runner(runner["name"], here=runner["here"]) if runner is not None else None
+
+    def add_token(self, token_hash: str, principal: Principal, now: datetime) -> None:
+        """Add a token of an owner or a project."""
+        assert isinstance(principal, Owner | ProjectHolder)
+        subject = principal.project if isinstance(principal, ProjectHolder) else ""
+        kind = "project" if subject else "owner"
+        row = {"hash": token_hash, "kind": kind, "subject": subject, "created_at": now.timestamp()}
+        self._upsert(t.tokens, row)
+
+    def project(self, name: str) -> StoredProject | None:
+        """Return one project."""
+        return next((found for found in self.projects() if found.name == name), None)
+
+    def projects(self) -> Sequence[StoredProject]:
+        """Return all projects, by name, with how many builds they had."""
+        count = sa.func.count(t.builds.c.sequence).label("builds")
+        query = sa.select(t.projects, count).select_from(
+            t.projects.outerjoin(t.builds, t.builds.c.project == t.projects.c.name)
+        )
+        rows = self._sql.execute(query.group_by(t.projects.c.name).order_by(t.projects.c.name))
+        return [
+            StoredProject(**{**row, "created_at": _time(row["created_at"])})
+            for row in rows.mappings()
+        ]
+
+    def save_project(self, project: StoredProject) -> None:
+        """Add a project, or store one that was changed."""
+        created_at = project.created_at.timestamp()
+        row = {"name": project.name, "trusted": project.trusted, "created_at": created_at}
+        self._upsert(t.projects, row)
+
+    # Uploads of contexts.
+
+    def upload(self, upload_id: str) -> StoredUpload | None:
+        """Return an upload that is under way."""
+        query = sa.select(t.uploads).where(t.uploads.c.id == upload_id)
+        row = self._sql.execute(query).mappings().first()
+        return StoredUpload(**row) if row is not None else None
+
+    def save_upload(self, upload: StoredUpload) -> None:
+        """Add an upload."""
+        row = {
+            "id": upload.id,
+            "project": upload.project,
+            "digest": upload.digest,
+            "size_bytes": upload.size_bytes,
+        }
+        self._upsert(t.uploads, row)
+
+    def end_upload(self, upload: StoredUpload, *, complete: bool) -> None:
+        """Forget an upload; when complete, its content is a context of the project."""
+        self._sql.execute(sa.delete(t.uploads).where(t.uploads.c.id == upload.id))
+        if complete:
+            row = {"project": upload.project, "digest": upload.digest}
+            self._upsert(t.contexts, {**row, "size_bytes": upload.size_bytes})
+
+    def context_size(self, project: str, digest: str) -> int | None:
+        """Return the size of a project's context; none: the project has no such context."""
+        query = sa.select(t.contexts.c.size_bytes).where(
+            t.contexts.c.project == project, t.contexts.c.digest == digest
+        )
+        return self._sql.execute(query).scalar()
+
+    def alive_at(self) -> datetime | None:
+        """Return when the control plane last accepted heartbeats."""
+        at = self._sql.execute(sa.select(t.alive.c.at)).scalar()
+        return _time(at) if at is not None else None
+
+    def mark_alive(self, now: datetime) -> None:
+        """Say that heartbeats are accepted now."""
+        self._upsert(t.alive, {"id": 1, "at": now.timestamp()})
+
+    # The registry.
+
+    def manifest(self, repository: str, wanted: str, attempt: str) -> Manifest | None:
+        """Return a manifest by digest or tag, as the attempt (or, empty, anybody) sees it."""
+        digest = wanted
+        if not wanted.startswith("sha256:"):
+            tagged = sa.select(t.tags.c.digest).where(
+                t.tags.c.repository == repository, t.tags.c.tag == wanted
+            )
+            digest = self._sql.execute(tagged).scalar() or ""
+        query = sa.select(t.manifests).where(
+            t.manifests.c.repository == repository,
+            t.manifests.c.digest == digest,
+            t.manifests.c.pending.in_({"", attempt}),
+        )
+        row = self._sql.execute(query).mappings().first()
+        if row is None:
+            return None
+        return Manifest(
+            repository=repository,
+            digest=row["digest"],
+            media_type=row["media_type"],
+            body=row["body"],
+        )
+
+    def add_manifest(self, manifest: Manifest, pending: str) -> None:
+        """Store a manifest; `pending`: only for this attempt."""
+        row = {
+            "repository": manifest.repository,
+            "digest": manifest.digest,
+            "pending": pending,
+            "media_type": manifest.media_type,
+            "body": manifest.body,
+        }
+        self._upsert(t.manifests, row)
+
+    def delete_manifest(self, repository: str, wanted: str) -> bool:
+        """Delete a tag, or a manifest with the tags on it; false: there was none."""
+        column = t.tags.c.digest if wanted.startswith("sha256:") else t.tags.c.tag
+        where = (t.tags.c.repository == repository, column == wanted)
+        gone = self._sql.execute(sa.delete(t.tags).where(*where)).rowcount
+        if wanted.startswith("sha256:"):
+            gone = self._sql.execute(
+                sa.delete(t.manifests).where(
+                    t.manifests.c.repository == repository,
+                    t.manifests.c.digest == wanted,
+                    t.manifests.c.pending == "",
+                )
+            ).rowcount
+        return gone > 0
+
+    def has_blob(self, repository: str, digest: str, attempt: str) -> bool:
+        """Say whether a blob is linked where the attempt (or, empty, anybody) sees it."""
+        query = sa.select(t.blob_links.c.digest).where(
+            t.blob_links.c.repository == repository,
+            t.blob_links.c.digest == digest,
+            t.blob_links.c.pending.in_({"", attempt}),
+        )
+        return self._sql.execute(query).first() is not None
+
+    def link_blob(self, repository: str, digest: str, pending: str) -> None:
+        """Make a blob visible; `pending`: only to this attempt."""
+        row = {"repository": repository, "digest": digest, "pending": pending}
+        self._sql.execute(insert(t.blob_links).values(row).on_conflict_do_nothing())
+
+    def set_tag(self, repository: str, tag: str, digest: str) -> None:
+        """Move a tag."""
+        self._upsert(t.tags, {"repository": repository, "tag": tag, "digest": digest})
+
+    def tags(self, repository: str) -> Sequence[str]:
+        """Return all tags of a repository, sorted."""
+        query = sa.select(t.tags.c.tag).where(t.tags.c.repository == repository)
+        return list(self._sql.execute(query.order_by(t.tags.c.tag)).scalars())
+
+    def publish(self, repository: str, pending: str) -> None:
+        """Make all that an attempt pushed visible to its project."""
+        for table in (t.blob_links, t.manifests):
+            columns = [c for c in table.c if c.name != "pending"]
+            mine = sa.select(*columns, sa.literal("")).where(
+                table.c.repository == repository, table.c.pending == pending
+            )
+            names = [column.name for column in columns]
+            query = insert(table).from_select([*names, "pending"], mine)
+            self._sql.execute(query.on_conflict_do_nothing())
+        self.forget(repository, pending)
+
+    def forget(self, repository: str, pending: str) -> None:
+        """Drop what an attempt pushed and nobody accepted."""
+        assert pending
+        for table in (t.blob_links, t.manifests):
+            where = (table.c.repository == repository, table.c.pending == pending)
+            self._sql.execute(sa.delete(table).where(*where))
+
+    def _upsert(self, table: sa.Table, row: dict[str, Any]) -> None:
+        keys = [column.name for column in table.primary_key]
+        changed = {name: value for name, value in row.items() if name not in keys}
+        query = insert(table).values(row)
+        self._sql.execute(query.on_conflict_do_update(index_elements=keys, set_=changed))
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _maybe_time(seconds: float | None) -> datetime | None:
+    return _time(seconds) if seconds is not None else None
+
+
+def _seconds(at: datetime | None) -> float | None:
+    return at.timestamp() if at is not None else None
+
+
+def _build(row: sa.RowMapping) -> StoredBuild:
+    return StoredBuild(
+        build=_machine(row),
+        sequence=row["sequence"],
+        submit=msgspec.json.decode(row["submit"], type=Submit),
+        trusted=row["trusted"],
+        created_at=_time(row["created_at"]),
+        queued_since=_time(row["queued_since"]),
+        here_reason=row["here_reason"],
+        started_at=_maybe_time(row["started_at"]),
+        last_runner=row["last_runner"],
+        last_request=row["last_request"],
+        envelope=msgspec.json.decode(row["envelope"], type=Envelope) if row["envelope"] else None,
+        reference=row["reference"],
+        log_prefix=row["log_prefix"],
+        log_complete=row["log_complete"],
+    )
+
+
+def _machine(row: sa.RowMapping) -> Build:
+    lease = None
+    if row["lease_session"] is not None:
+        lease = Lease(
+            runner=row["last_runner"],
+            session=row["lease_session"],
+            request_id=row["last_request"],
+            fence=row["fence"],
+            expires_at=_time(row["lease_expires_at"]),
+        )
+    wish = None
+    if row["cancel_by"] is not None:
+        wish = CancelWish(by=row["cancel_by"], reason=row["cancel_reason"])
+    return Build(
+        id=row["id"],
+        state=State(row["state"]),
+        fence=row["fence"],
+        attempts=row["attempts"],
+        lease=lease,
+        phase=row["phase"],
+        cancel=wish,
+        result=row["result"],
+        finished_at=_maybe_time(row["finished_at"]),
+    )
+
+
+def _build_row(stored: StoredBuild) -> dict[str, Any]:
+    build, lease = stored.build, stored.build.lease
+    return {
+        "id": build.id,
+        "sequence": stored.sequence,
+        "project": stored.submit.project,
+        "key": stored.submit.key,
+        "submit": msgspec.json.encode(stored.submit),
+        "trusted": stored.trusted,
+        "created_at": stored.created_at.timestamp(),
+        "queued_since": stored.queued_since.timestamp(),
+        "here_reason": stored.here_reason,
+        "started_at": _seconds(stored.started_at),
+        "last_runner": lease.runner if lease else stored.last_runner,
+        "last_request": lease.request_id if lease else stored.last_request,
+        "envelope": msgspec.json.encode(stored.envelope) if stored.envelope else None,
+        "reference": stored.reference,
+        "log_prefix": stored.log_prefix,
+        "log_complete": stored.log_complete,
+        "state": build.state.value,
+        "fence": build.fence,
+        "attempts": build.attempts,
+        "phase": build.phase,
+        "lease_session": lease.session if lease else None,
+        "lease_expires_at": _seconds(lease.expires_at) if lease else None,
+        "cancel_by": build.cancel.by if build.cancel else None,
+        "cancel_reason": build.cancel.reason if build.cancel else None,
+        "result": build.result,
+        "finished_at": _seconds(build.finished_at),
+    }
+
+
+def _runner(row: sa.RowMapping) -> StoredRunner:
+    session = None
+    if row["session_id"] is not None:
+        session = Session(
+            id=row["session_id"],
+            runner=row["name"],
+            process=row["process"],
+            boot_id=row["boot_id"],
+            seen_at=_time(row["seen_at"]),
+        )
+    return StoredRunner(
+        name=row["name"],
+        credential_hash=row["credential_hash"],
+        here=row["here"],
+        created_at=_time(row["created_at"]),
+        session=session,
+        capabilities=msgspec.json.decode(row["capabilities"], type=Capabilities | None),
+        slots=row["slots"],
+        reason=row["reason"],
+    )

@@ -1,0 +1,156 @@
+"""The router's tables. Times are seconds since the epoch; documents are JSON as on the wire."""
+
+from typing import Final
+
+import sqlalchemy as sa
+
+from pierhead.router.adapters.sql.metadata import METADATA
+
+SCHEMA_VERSION: Final = 1
+
+builds = sa.Table(
+    "router_builds",
+    METADATA,
+    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("id", sa.String, nullable=False, unique=True),
+    sa.Column("project", sa.String, nullable=False),
+    sa.Column("key", sa.String),
+    sa.Column("submit", sa.LargeBinary, nullable=False),
+    sa.Column("trusted", sa.Boolean, nullable=False),
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("queued_since", sa.Float, nullable=False),
+    sa.Column("here_reason", sa.String),
+    sa.Column("started_at", sa.Float),
+    sa.Column("last_runner", sa.String),
+    sa.Column("last_request", sa.String),
+    sa.Column("envelope", sa.LargeBinary),
+    sa.Column("reference", sa.String),
+    sa.Column("log_prefix", sa.Integer, nullable=False),
+    sa.Column("log_complete", sa.Boolean),
+    # The machine's own state; the lease lives in the build, so the two cannot disagree.
+    sa.Column("state", sa.String, nullable=False),
+    sa.Column("fence", sa.Integer, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("phase", sa.String),
+    sa.Column("lease_session", sa.String),
+    sa.Column("lease_expires_at", sa.Float),
+    sa.Column("cancel_by", sa.String),
+    sa.Column("cancel_reason", sa.String),
+    sa.Column("result", sa.String),
+    sa.Column("finished_at", sa.Float),
+    sa.UniqueConstraint("project", "key"),
+)
+# Final builds are many, open ones few: the queue is read by an index that holds only the open.
+sa.Index(
+    "router_builds_open",
+    builds.c.state,
+    builds.c.sequence,
+    sqlite_where=builds.c.state.in_(["queued", "leased"]),
+)
+sa.Index("router_builds_by_project", builds.c.project, builds.c.sequence)
+
+events = sa.Table(
+    "router_events",
+    METADATA,
+    sa.Column("build_id", sa.String, primary_key=True),
+    sa.Column("sequence", sa.Integer, primary_key=True),
+    sa.Column("fence", sa.Integer, nullable=False),
+    sa.Column("log_size", sa.Integer, nullable=False),
+    sa.Column("kind", sa.String, nullable=False),
+    sa.Column("payload", sa.LargeBinary, nullable=False),
+)
+
+runners = sa.Table(
+    "router_runners",
+    METADATA,
+    sa.Column("name", sa.String, primary_key=True),
+    sa.Column("credential_hash", sa.String, nullable=False),
+    sa.Column("here", sa.Boolean, nullable=False),
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("session_id", sa.String),
+    sa.Column("process", sa.String),
+    sa.Column("boot_id", sa.String),
+    sa.Column("seen_at", sa.Float),
+    sa.Column("capabilities", sa.LargeBinary),
+    sa.Column("slots", sa.Integer, nullable=False),
+    sa.Column("reason", sa.String),
+)
+
+codes = sa.Table(
+    "router_join_codes",
+    METADATA,
+    sa.Column("secret_hash", sa.String, primary_key=True),
+    sa.Column("runner", sa.String, nullable=False),
+    sa.Column("expires_at", sa.Float, nullable=False),
+    sa.Column("spent_by", sa.String),
+)
+
+tokens = sa.Table(
+    "router_tokens",
+    METADATA,
+    sa.Column("hash", sa.String, primary_key=True),
+    sa.Column("kind", sa.String, nullable=False),
+    sa.Column("subject", sa.String, nullable=False),
+    sa.Column("created_at", sa.Float, nullable=False),
+)
+
+projects = sa.Table(
+    "router_projects",
+    METADATA,
+    sa.Column("name", sa.String, primary_key=True),
+    sa.Column("trusted", sa.Boolean, nullable=False),
+    sa.Column("created_at", sa.Float, nullable=False),
+)
+
+uploads = sa.Table(
+    "router_uploads",
+    METADATA,
+    sa.Column("id", sa.String, primary_key=True),
+    sa.Column("project", sa.String, nullable=False),
+    sa.Column("digest", sa.String, nullable=False),
+    sa.Column("size_bytes", sa.Integer, nullable=False),
+)
+
+contexts = sa.Table(
+    "router_contexts",
+    METADATA,
+    sa.Column("project", sa.String, primary_key=True),
+    sa.Column("digest", sa.String, primary_key=True),
+    sa.Column("size_bytes", sa.Integer, nullable=False),
+)
+
+# One row: when this control plane last said that it accepts heartbeats.
+alive = sa.Table(
+    "router_alive",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("at", sa.Float, nullable=False),
+)
+
+# The registry. `pending` names the attempt whose result has not been accepted ("b_x.1"), and is
+# empty for what the whole project sees.
+manifests = sa.Table(
+    "router_manifests",
+    METADATA,
+    sa.Column("repository", sa.String, primary_key=True),
+    sa.Column("digest", sa.String, primary_key=True),
+    sa.Column("pending", sa.String, primary_key=True),
+    sa.Column("media_type", sa.String, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
+blob_links = sa.Table(
+    "router_blob_links",
+    METADATA,
+    sa.Column("repository", sa.String, primary_key=True),
+    sa.Column("digest", sa.String, primary_key=True),
+    sa.Column("pending", sa.String, primary_key=True),
+)
+
+tags = sa.Table(
+    "router_tags",
+    METADATA,
+    sa.Column("repository", sa.String, primary_key=True),
+    sa.Column("tag", sa.String, primary_key=True),
+    sa.Column("digest", sa.String, nullable=False),
+)

@@ -1,0 +1,33 @@
+"""Settings of a control plane."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+DEFAULT_PORT: Final = 7443
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Where it keeps things, where it listens, and how others reach it."""
+
+    data: Path
+    config: Path  # the owner's token and what clients need
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT  # 0: any
+    public_url: str | None = None  # none: http://HOST:PORT
+    here: bool = True
+    insecure_http: bool = False
+    ready_fd: int | None = None  # told the URL, once, when requests are accepted
+    time_scale: float = 1.0  # leases and waits shortened for tests; 1 elsewhere
+
+
+def data_folder() -> Path:
+    """Return where a control plane keeps its data."""
+    said = os.environ.get("PIERHEAD_DATA")
+    if said:
+        return Path(said)
+    if os.geteuid() == 0:
+        return Path("/var/lib/pierhead")
+    return Path.home() / ".local/share/pierhead"

@@ -1,0 +1,78 @@
+"""Endpoints for whoever holds a build token."""
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from pierhead.protocol.codec import to_wire
+from pierhead.protocol.lease import HOLD_MS_MAX, Heartbeat, Release
+from pierhead.protocol.result import Envelope
+from pierhead.router.domain.errors import NotFound
+from pierhead.router.domain.logbook import PART_BYTES_MAX
+from pierhead.router.http.requests import (
+    Authenticate,
+    answer,
+    attempt_of,
+    decompressed,
+    document,
+    offset_of,
+)
+from pierhead.router.services.attempts import Attempts
+from pierhead.router.services.views import view_of
+from pierhead.server.blobs import BlobStore
+from pierhead.server.problems import read_body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptHandlers:
+    """Fetch, renew, log, release, report."""
+
+    authenticate: Authenticate
+    attempts: Attempts
+    blobs: BlobStore
+
+    async def plan(self, request: Request) -> Response:
+        """`GET /api/builds/{id}/plan`."""
+        stored = await self.attempts.held(await attempt_of(request, self.authenticate))
+        return Response(to_wire(stored.submit.plan), media_type="application/json")
+
+    async def context(self, request: Request) -> Response:
+        """`GET /api/builds/{id}/context.tar.zst`, with Range."""
+        stored = await self.attempts.held(await attempt_of(request, self.authenticate))
+        digest = stored.submit.context.digest
+        if await self.blobs.size(digest) is None:
+            raise NotFound("the context is not here any more")
+        headers = {"ETag": f'"{digest}"'}
+        return FileResponse(self.blobs.path(digest), media_type="application/zstd", headers=headers)
+
+    async def heartbeat(self, request: Request) -> Response:
+        """`POST /api/builds/{id}/heartbeat`."""
+        attempt = await attempt_of(request, self.authenticate)
+        return answer(await self.attempts.renew(attempt, await document(request, Heartbeat)))
+
+    async def signals(self, request: Request) -> Response:
+        """`GET /api/builds/{id}/signals`, held."""
+        attempt = await attempt_of(request, self.authenticate)
+        return answer(await self.attempts.signals(attempt, HOLD_MS_MAX / 1000))
+
+    async def log(self, request: Request) -> Response:
+        """`PATCH /api/builds/{id}/logs`."""
+        attempt = await attempt_of(request, self.authenticate)
+        offset = offset_of(request)
+        # zstd makes incompressible bytes a little longer.
+        body = await read_body(request, PART_BYTES_MAX + 1024)
+        if request.headers.get("content-encoding") == "zstd":
+            body = decompressed(body, PART_BYTES_MAX)
+        return answer(await self.attempts.append_log(attempt, offset, body))
+
+    async def release(self, request: Request) -> Response:
+        """`POST /api/builds/{id}/release`."""
+        attempt = await attempt_of(request, self.authenticate)
+        stored = await self.attempts.release(attempt, await document(request, Release))
+        return answer(view_of(stored))
+
+    async def report(self, request: Request) -> Response:
+        """`POST /api/builds/{id}/result`."""
+        attempt = await attempt_of(request, self.authenticate)
+        return answer(await self.attempts.report(attempt, await document(request, Envelope)))

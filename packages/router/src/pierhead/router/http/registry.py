@@ -1,0 +1,249 @@
+"""`/v2/`: the distribution API (opencontainers/distribution-spec 1.1), and Docker's token call."""
+
+import json
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from pierhead.protocol.digest import parse_digest
+from pierhead.protocol.errors import PierheadError
+from pierhead.protocol.ids import PROJECT_PATTERN, TAG_PATTERN
+from pierhead.protocol.problem import PROBLEM_TYPES
+from pierhead.router.domain.errors import (
+    InvalidRequest,
+    NotAllowed,
+    NotFound,
+    Refused,
+)
+from pierhead.router.domain.token import Principal, Runner
+from pierhead.router.http.requests import Authenticate, number, token_of
+from pierhead.router.services.registry import MANIFEST_BYTES_MAX, Registry
+from pierhead.server.problems import read_body
+
+_NAME: Final = re.compile(PROJECT_PATTERN)
+_TAG: Final = re.compile(TAG_PATTERN)
+_RANGE: Final = re.compile(r"(?:bytes[= ])?(\d{1,15})-(\d{1,15})\Z")
+_DIGEST_HEADER: Final = "Docker-Content-Digest"
+# distribution-spec, "Error Codes".
+_CODES: Final = {
+    "not-allowed": "DENIED",
+    "digest-mismatch": "DIGEST_INVALID",
+    "offset-mismatch": "BLOB_UPLOAD_INVALID",
+    "too-large": "SIZE_INVALID",
+    "rate-limited": "TOOMANYREQUESTS",
+}
+Endpoint = Callable[["RegistryHandlers", Request, Principal, str, str], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryHandlers:
+    """One method for each endpoint. `realm`: the public URL of the token endpoint."""
+
+    authenticate: Authenticate
+    registry: Registry
+    realm: str
+
+    async def token(self, request: Request) -> Response:
+        """`GET /v2/token`: whoever has one of our tokens as a password gets it as a bearer."""
+        try:
+            await self.authenticate(request)
+        except Refused as error:
+            return self._refusal(error)
+        body = json.dumps({"token": token_of(request), "expires_in": 300})
+        return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
+
+    async def dispatch(self, request: Request) -> Response:
+        """Everything below `/v2/`: repository names have slashes, so the path is taken apart."""
+        try:
+            principal = await self.authenticate(request)
+            if isinstance(principal, Runner):
+                raise NotAllowed("a runner's credential opens nothing in the registry")
+            endpoint, name, rest = _route(request.method, request.path_params["path"])
+            return await endpoint(self, request, principal, name, rest)
+        except Refused as error:
+            return self._refusal(error)
+        except PierheadError as error:
+            hint: dict[str, object] = {"next_offset": error.problem.next_offset}
+            return self._error(error.problem.slug, error.problem.status, str(error), hint)
+
+    def _refusal(self, error: Refused) -> Response:
+        status = PROBLEM_TYPES[error.slug].status
+        if error.slug == "offset-mismatch":
+            status = 416  # distribution-spec, "Pushing a blob in chunks"
+        return self._error(error.slug, status, str(error), {})
+
+    def _error(self, slug: str, status: int, text: str, detail: dict[str, object]) -> Response:
+        code = _CODES.get(slug, {401: "UNAUTHORIZED", 404: "NAME_UNKNOWN"}.get(status, "UNKNOWN"))
+        errors = {"errors": [{"code": code, "message": text, "detail": detail}]}
+        headers = {}
+        if status == 401:
+            headers["WWW-Authenticate"] = f'Bearer realm="{self.realm}",service="pierhead"'
+        return Response(json.dumps(errors), status, headers, "application/json")
+
+    # Blobs.
+
+    async def ping(self, _request: Request, _who: Principal, _name: str, _rest: str) -> Response:
+        """`GET /v2/`."""
+        headers = {"Docker-Distribution-Api-Version": "registry/2.0"}
+        return Response("{}", media_type="application/json", headers=headers)
+
+    async def blob(self, _request: Request, who: Principal, name: str, digest: str) -> Response:
+        """`HEAD` and `GET /v2/NAME/blobs/DIGEST`, with Range."""
+        await self.registry.blob_size(who, name, _digest(digest))
+        headers = {_DIGEST_HEADER: digest, "ETag": f'"{digest}"'}
+        path = self.registry.blobs.path(digest)
+        return FileResponse(path, media_type="application/octet-stream", headers=headers)
+
+    async def begin(self, request: Request, who: Principal, name: str, _rest: str) -> Response:
+        """`POST /v2/NAME/blobs/uploads/`: begin, mount, or upload whole."""
+        query = request.query_params
+        if "mount" in query:
+            digest, source = _digest(query["mount"]), query.get("from", "")
+            if await self.registry.mount(who, name, digest, source):
+                return _created(f"/v2/{name}/blobs/{digest}", digest)
+        upload_id = await self.registry.begin(who, name)
+        if "digest" in query:
+            return await self._finish(request, who, name, upload_id)
+        return _progress(name, upload_id, 0, 202)
+
+    async def append(self, request: Request, who: Principal, name: str, upload: str) -> Response:
+        """`PATCH /v2/NAME/blobs/uploads/ID`, with or without Content-Range."""
+        said = request.headers.get("content-range")
+        found = _RANGE.match(said) if said else None
+        if said and not found:
+            raise InvalidRequest("Content-Range is FIRST-LAST, in bytes")
+        offset = int(found[1]) if found else None
+        size = await self.registry.append(who, name, upload, request.stream(), offset)
+        return _progress(name, upload, size, 202)
+
+    async def finish(self, request: Request, who: Principal, name: str, upload: str) -> Response:
+        """`PUT /v2/NAME/blobs/uploads/ID?digest=`, with the last bytes or none."""
+        return await self._finish(request, who, name, upload)
+
+    async def progress(self, _request: Request, who: Principal, name: str, upload: str) -> Response:
+        """`GET /v2/NAME/blobs/uploads/ID`: where to go on."""
+        size = await self.registry.upload_size(who, name, upload)
+        return _progress(name, upload, size, 204)
+
+    async def drop(self, _request: Request, who: Principal, name: str, upload: str) -> Response:
+        """`DELETE /v2/NAME/blobs/uploads/ID`."""
+        await self.registry.cancel_upload(who, name, upload)
+        return Response(status_code=204)
+
+    async def _finish(self, request: Request, who: Principal, name: str, upload: str) -> Response:
+        digest = _digest(request.query_params.get("digest", ""))
+        await self.registry.append(who, name, upload, request.stream())
+        await self.registry.commit(who, name, upload, digest)
+        return _created(f"/v2/{name}/blobs/{digest}", digest)
+
+    # Manifests.
+
+    async def manifest(self, request: Request, who: Principal, name: str, wanted: str) -> Response:
+        """`HEAD` and `GET /v2/NAME/manifests/REFERENCE`."""
+        found = await self.registry.manifest(who, name, wanted)
+        headers = {_DIGEST_HEADER: found.digest, "ETag": f'"{found.digest}"'}
+        headers["Content-Length"] = str(len(found.body))
+        body = b"" if request.method == "HEAD" else found.body
+        return Response(body, media_type=found.media_type, headers=headers)
+
+    async def push_manifest(
+        self, request: Request, who: Principal, name: str, wanted: str
+    ) -> Response:
+        """`PUT /v2/NAME/manifests/REFERENCE`."""
+        if not wanted.startswith("sha256:") and not _TAG.match(wanted):
+            raise InvalidRequest(f"{wanted[:140]!r} is not a tag")
+        body = await read_body(request, MANIFEST_BYTES_MAX)
+        kind = request.headers.get("content-type", "application/vnd.oci.image.manifest.v1+json")
+        digest = await self.registry.push_manifest(who, name, wanted, kind[:256], body)
+        return _created(f"/v2/{name}/manifests/{digest}", digest)
+
+    async def drop_manifest(
+        self, _request: Request, who: Principal, name: str, wanted: str
+    ) -> Response:
+        """`DELETE /v2/NAME/manifests/REFERENCE`."""
+        await self.registry.delete_manifest(who, name, wanted)
+        return Response(status_code=202)
+
+    async def tags(self, request: Request, who: Principal, name: str, _rest: str) -> Response:
+        """`GET /v2/NAME/tags/list`, with n and last."""
+        query = request.query_params
+        limit = number(query.get("n", "10000"), "n")
+        last = query.get("last", "")
+        found = [tag for tag in await self.registry.tags(who, name) if tag > last]
+        headers = {}
+        if len(found) > limit > 0:
+            found = found[:limit]
+            headers["Link"] = f'</v2/{name}/tags/list?n={limit}&last={found[-1]}>; rel="next"'
+        body = json.dumps({"name": name, "tags": found})
+        return Response(body, media_type="application/json", headers=headers)
+
+
+_ENDPOINTS: Final[tuple[tuple[re.Pattern[str], dict[str, Endpoint]], ...]] = (
+    (re.compile(r"(?P<name>)(?P<rest>)\Z"), {"GET": RegistryHandlers.ping}),
+    (
+        re.compile(r"(?P<name>.+)/blobs/uploads/?(?P<rest>)\Z"),
+        {"POST": RegistryHandlers.begin},
+    ),
+    (
+        re.compile(r"(?P<name>.+)/blobs/uploads/(?P<rest>[^/]+)\Z"),
+        {
+            "PATCH": RegistryHandlers.append,
+            "PUT": RegistryHandlers.finish,
+            "GET": RegistryHandlers.progress,
+            "DELETE": RegistryHandlers.drop,
+        },
+    ),
+    (
+        re.compile(r"(?P<name>.+)/blobs/(?P<rest>[^/]+)\Z"),
+        {"GET": RegistryHandlers.blob, "HEAD": RegistryHandlers.blob},
+    ),
+    (
+        re.compile(r"(?P<name>.+)/manifests/(?P<rest>[^/]+)\Z"),
+        {
+            "GET": RegistryHandlers.manifest,
+            "HEAD": RegistryHandlers.manifest,
+            "PUT": RegistryHandlers.push_manifest,
+            "DELETE": RegistryHandlers.drop_manifest,
+        },
+    ),
+    (re.compile(r"(?P<name>.+)/tags/list(?P<rest>)\Z"), {"GET": RegistryHandlers.tags}),
+)
+
+
+def _route(method: str, path: str) -> tuple[Endpoint, str, str]:
+    """Return the endpoint for a path below `/v2/`, the repository, and what follows it."""
+    for pattern, endpoints in _ENDPOINTS:
+        found = pattern.match(path)
+        if found is None:
+            continue
+        name = found["name"]
+        if name and (len(name) > 128 or not _NAME.match(name)):
+            raise NotFound(f"{name[:140]!r} is not the name of a repository")
+        if method not in endpoints:
+            raise InvalidRequest(f"{method} is not for /v2/{path[:140]}")
+        return endpoints[method], name, found["rest"]
+    raise NotFound(f"there is nothing at /v2/{path[:140]}")
+
+
+def _digest(text: str) -> str:
+    try:
+        return parse_digest(text)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def _created(location: str, digest: str) -> Response:
+    return Response(status_code=201, headers={"Location": location, _DIGEST_HEADER: digest})
+
+
+def _progress(name: str, upload_id: str, size: int, status: int) -> Response:
+    headers = {
+        "Location": f"/v2/{name}/blobs/uploads/{upload_id}",
+        "Docker-Upload-UUID": upload_id,
+        "Range": f"0-{max(size - 1, 0)}",
+    }
+    return Response(status_code=status, headers=headers)

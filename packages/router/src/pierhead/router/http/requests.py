@@ -1,0 +1,115 @@
+"""What handlers read from a request, checked and bounded."""
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, TypeVar
+
+import msgspec
+import zstandard
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pierhead.protocol.codec import DOCUMENT_BYTES_MAX, from_wire, to_wire
+from pierhead.protocol.problem import problem
+from pierhead.protocol.version import FENCE_HEADER, OFFSET_HEADER, PROTOCOL, PROTOCOL_HEADER
+from pierhead.router.domain.errors import InvalidRequest, Refused, TooLarge, Unauthenticated
+from pierhead.router.domain.token import Attempt, Principal, require_attempt
+from pierhead.server.problems import problem_response, read_body
+
+T = TypeVar("T")
+Authenticate: TypeAlias = Callable[[Request], Awaitable[Principal]]
+TOKEN_BYTES_MAX = 512
+
+
+def token_of(request: Request) -> str:
+    """Return the token of a request: a bearer's, or the password of Basic.
+
+    Raises:
+        Unauthenticated: there is none.
+    """
+    scheme, _, value = request.headers.get("authorization", "").partition(" ")
+    if not value or len(value) > TOKEN_BYTES_MAX:
+        raise Unauthenticated("no token was sent", hint="pierhead login, or set PIERHEAD_TOKEN")
+    if scheme.lower() == "bearer":
+        return value.strip()
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(value, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise Unauthenticated("the Basic credentials are not base64 of text") from error
+    raise Unauthenticated(f"tokens are sent as Bearer, not as {scheme[:20]}")
+
+
+def check_protocol(request: Request) -> None:
+    """Raise `InvalidRequest` when the client speaks another version of the protocol."""
+    said = request.headers.get(PROTOCOL_HEADER, str(PROTOCOL))
+    if said != str(PROTOCOL):
+        hint = "upgrade the older side: pip install -U pierhead"
+        raise VersionUnsupported(f"this side speaks {PROTOCOL}, not {said[:10]}", hint=hint)
+
+
+class VersionUnsupported(Refused):
+    """The client speaks another version of the protocol."""
+
+    slug = "version-unsupported"
+
+
+async def document(request: Request, kind: type[T]) -> T:
+    """Return the document in the body.
+
+    Raises:
+        Invalid: it is not one of this kind, or too large.
+    """
+    return from_wire(kind, await read_body(request, DOCUMENT_BYTES_MAX))
+
+
+async def attempt_of(request: Request, authenticate: Authenticate) -> Attempt:
+    """Return the attempt that the token and the fence in the header prove."""
+    principal = await authenticate(request)
+    build_id = request.path_params["build_id"]
+    fence = number(request.headers.get(FENCE_HEADER), FENCE_HEADER)
+    return require_attempt(principal, build_id, fence)
+
+
+def offset_of(request: Request) -> int:
+    """Return where the part in the body begins."""
+    return number(request.headers.get(OFFSET_HEADER), OFFSET_HEADER)
+
+
+def number(text: str | None, what: str) -> int:
+    """Return a whole number that came as text.
+
+    Raises:
+        InvalidRequest: it is missing or not a number.
+    """
+    if text is None or not (text.isascii() and text.isdigit()) or len(text) > 15:
+        raise InvalidRequest(f"{what} has to be a whole number")
+    return int(text)
+
+
+def decompressed(data: bytes, limit: int) -> bytes:
+    """Return what a zstd frame holds, never more than `limit` bytes of memory for it.
+
+    Raises:
+        TooLarge, InvalidRequest: it holds more, or is not a frame.
+    """
+    try:
+        with zstandard.ZstdDecompressor(max_window_size=2**23).stream_reader(data) as reader:
+            plain = reader.read(limit + 1)
+    except zstandard.ZstdError as error:
+        raise InvalidRequest("the part is not zstd") from error
+    if len(plain) > limit:
+        raise TooLarge(f"a part holds at most {limit} bytes")
+    return plain
+
+
+def answer(model: msgspec.Struct, status: int = 200) -> Response:
+    """Return a document as the answer."""
+    return Response(to_wire(model), status_code=status, media_type="application/json")
+
+
+async def on_refused(_request: Request, error: Exception) -> Response:
+    """Answer a refusal of the rules with its problem document."""
+    assert isinstance(error, Refused)
+    return problem_response(problem(error.slug, str(error), hint=error.hint, **error.members))

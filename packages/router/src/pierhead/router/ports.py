@@ -1,0 +1,210 @@
+"""What the router needs from outside, in sentences.
+
+A `Ledger` is what one transaction can see and change; a `Store` runs functions over it. Whatever a
+function changes is on the disk when `write` returns, or nothing of it is.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol, TypeVar
+
+from pierhead.protocol.plan import Submit
+from pierhead.protocol.result import Envelope
+from pierhead.protocol.runner import Capabilities
+from pierhead.router.domain.build import Build
+from pierhead.router.domain.enrollment import Code
+from pierhead.router.domain.session import Session
+from pierhead.router.domain.token import Principal
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredBuild:
+    """A build with what is kept beside the machine's state."""
+
+    build: Build
+    sequence: int  # rises with each submission
+    submit: Submit
+    trusted: bool
+    created_at: datetime
+    queued_since: datetime
+    here_reason: str | None = None  # not none: here may take it, and why
+    started_at: datetime | None = None
+    last_runner: str | None = None
+    last_request: str | None = None  # request id of the last grant; derives its token
+    envelope: Envelope | None = None
+    reference: str | None = None
+    log_prefix: int = 0  # bytes of the current attempt's log that are the router's own
+    log_complete: bool | None = None
+
+    @property
+    def id(self) -> str:
+        """The build's id."""
+        return self.build.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRunner:
+    """A runner with its current session."""
+
+    name: str
+    credential_hash: str
+    here: bool = False
+    created_at: datetime
+    session: Session | None = None
+    capabilities: Capabilities | None = None
+    slots: int = 0  # asked for with the last acquire
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredProject:
+    """A project."""
+
+    name: str
+    trusted: bool
+    created_at: datetime
+    builds: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEvent:
+    """One event of a build. `log_size`: how long its attempt's log was when it happened."""
+
+    sequence: int
+    fence: int
+    log_size: int
+    kind: str
+    payload: bytes  # the event's JSON, without its cursor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredUpload:
+    """An upload of a context that is under way."""
+
+    id: str
+    project: str
+    digest: str
+    size_bytes: int
+
+
+class Ledger(Protocol):
+    """One transaction over everything that the router keeps in its database."""
+
+    def build(self, build_id: str) -> StoredBuild | None: ...  # noqa: D102
+    def build_by_key(self, project: str, key: str) -> StoredBuild | None: ...  # noqa: D102
+    def builds_with_prefix(  # noqa: D102
+        self, prefix: str, project: str | None
+    ) -> Sequence[StoredBuild]: ...
+    def builds_page(  # noqa: D102
+        self, project: str | None, limit: int, before: int | None
+    ) -> Sequence[StoredBuild]: ...
+    def add_build(self, stored: StoredBuild) -> StoredBuild: ...  # noqa: D102
+    def save_build(self, stored: StoredBuild) -> None: ...  # noqa: D102
+    def queued(self) -> Sequence[StoredBuild]: ...  # noqa: D102
+    def leased(self) -> Sequence[StoredBuild]: ...  # noqa: D102
+
+    def add_event(  # noqa: D102
+        self, build_id: str, *, fence: int, log_size: int, kind: str, payload: bytes
+    ) -> None: ...
+    def events(self, build_id: str, after: int) -> Sequence[StoredEvent]: ...  # noqa: D102
+
+    def runners(self) -> Sequence[StoredRunner]: ...  # noqa: D102
+    def runner(self, name: str) -> StoredRunner | None: ...  # noqa: D102
+    def save_runner(self, runner: StoredRunner) -> None: ...  # noqa: D102
+    def code(self, secret_hash: str) -> Code | None: ...  # noqa: D102
+    def save_code(self, secret_hash: str, code: Code) -> None: ...  # noqa: D102
+
+    def principal(self, token_hash: str) -> Principal | None: ...  # noqa: D102
+    def add_token(  # noqa: D102
+        self, token_hash: str, principal: Principal, now: datetime
+    ) -> None: ...
+    def project(self, name: str) -> StoredProject | None: ...  # noqa: D102
+    def projects(self) -> Sequence[StoredProject]: ...  # noqa: D102
+    def save_project(self, project: StoredProject) -> None: ...  # noqa: D102
+
+    def upload(self, upload_id: str) -> StoredUpload | None: ...  # noqa: D102
+    def save_upload(self, upload: StoredUpload) -> None: ...  # noqa: D102
+    def end_upload(self, upload: StoredUpload, *, complete: bool) -> None: ...  # noqa: D102
+    def context_size(self, project: str, digest: str) -> int | None: ...  # noqa: D102
+
+    def alive_at(self) -> datetime | None: ...  # noqa: D102
+    def mark_alive(self, now: datetime) -> None: ...  # noqa: D102
+
+    def manifest(self, repository: str, wanted: str, attempt: str) -> "Manifest | None": ...  # noqa: D102
+    def add_manifest(self, manifest: "Manifest", pending: str) -> None: ...  # noqa: D102
+    def delete_manifest(self, repository: str, wanted: str) -> bool: ...  # noqa: D102
+    def has_blob(self, repository: str, digest: str, attempt: str) -> bool: ...  # noqa: D102
+    def link_blob(self, repository: str, digest: str, pending: str) -> None: ...  # noqa: D102
+    def set_tag(self, repository: str, tag: str, digest: str) -> None: ...  # noqa: D102
+    def tags(self, repository: str) -> Sequence[str]: ...  # noqa: D102
+    def publish(self, repository: str, pending: str) -> None: ...  # noqa: D102
+    def forget(self, repository: str, pending: str) -> None: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A manifest as it was pushed, byte for byte."""
+
+    repository: str
+    digest: str
+    media_type: str
+    body: bytes
+
+
+class Store(Protocol):
+    """Runs functions over the ledger."""
+
+    async def write(self, operation: Callable[[Ledger], T]) -> T:
+        """Run it in a transaction that is on the disk when this returns."""
+        ...
+
+    async def read(self, operation: Callable[[Ledger], T]) -> T:
+        """Run it on the last committed state."""
+        ...
+
+
+class Logs(Protocol):
+    """The logs of attempts, as bytes."""
+
+    async def append(self, build_id: str, fence: int, offset: int, data: bytes) -> None:
+        """Store bytes at the end of a log for good; `offset` is where the log ends."""
+        ...
+
+    def begin(self, build_id: str, fence: int, note: bytes) -> None:
+        """Begin a log with bytes of the router's own."""
+        ...
+
+    def size(self, build_id: str, fence: int) -> int:
+        """Return how many bytes are stored."""
+        ...
+
+    async def read(self, build_id: str, fence: int, offset: int, limit: int) -> bytes:
+        """Return stored bytes; fewer than `limit` at the end."""
+        ...
+
+    async def digest(self, build_id: str, fence: int, skip: int) -> str:
+        """Return the digest of all but the first `skip` bytes."""
+        ...
+
+
+class Clock(Protocol):
+    """The wall clock, in UTC."""
+
+    def now(self) -> datetime:
+        """Return the time."""
+        ...
+
+
+class Entropy(Protocol):
+    """Where ids and secrets come from."""
+
+    def id(self, prefix: str) -> str:
+        """Return a short id with a prefix, like `b_7f3kq2`."""
+        ...
+
+    def secret(self) -> str:
+        """Return 256 random bits as text."""
+        ...

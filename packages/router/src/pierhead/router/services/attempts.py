@@ -1,0 +1,181 @@
+"""What an attempt does with its build: renew, log, release, report. The fence proves the hold."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from pierhead.protocol.codec import to_wire
+from pierhead.protocol.digest import digest_of, same_digest
+from pierhead.protocol.errors import Invalid
+from pierhead.protocol.lease import Heartbeat, LogAccepted, Release, Renewed, Signals
+from pierhead.protocol.problem import problem
+from pierhead.protocol.result import Envelope, Failure, Receipt
+from pierhead.router.domain import build as machine
+from pierhead.router.domain.errors import NotFound, Refused, ResultMismatch
+from pierhead.router.domain.logbook import LOG_BYTES_MAX, skip
+from pierhead.router.domain.naming import reference
+from pierhead.router.domain.token import Attempt
+from pierhead.router.ports import Clock, Ledger, Logs, Store, StoredBuild
+from pierhead.router.services.bells import Bells
+from pierhead.router.services.images import check_image
+from pierhead.router.services.lifecycle import Lifecycle, announce, attempt_name
+
+FORGED: Final = "the image that was reported is not the one that was pushed or asked for"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempts:
+    """What the holder of a build token may do."""
+
+    store: Store
+    lifecycle: Lifecycle
+    bells: Bells
+    logs: Logs
+    clock: Clock
+    host: str  # of references: what clients pull from
+    read_blob: Callable[[str], bytes]
+    # Two parts of one log may arrive at once; their sizes must not be looked at in between.
+    writing: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+
+    async def held(self, attempt: Attempt) -> StoredBuild:
+        """Return the build of an attempt that still holds it."""
+        return await self.store.read(lambda ledger: self._held(ledger, attempt))
+
+    async def renew(self, attempt: Attempt, beat: Heartbeat) -> Renewed:
+        """Renew the lease."""
+        command = machine.Renew(attempt.fence, beat.phase)
+        stored = await self._apply(attempt, command)
+        if beat.phase is not None:
+            self.bells.changed(stored.id)
+        policy = self.lifecycle.policy
+        return Renewed(
+            lease_ttl_ms=_ms(policy.ttl.total_seconds()),
+            renew_in_ms=_ms(policy.renew_every.total_seconds()),
+            cancel_requested=stored.build.cancel is not None,
+        )
+
+    async def signals(self, attempt: Attempt, hold_seconds: float) -> Signals:
+        """Wait until the build should end, at most so long."""
+        stored = await self.held(attempt)
+        if stored.build.cancel is None:
+            await self.bells.wait(stored.id, hold_seconds)
+            stored = await self.held(attempt)
+        return Signals(cancel_requested=stored.build.cancel is not None)
+
+    async def append_log(self, attempt: Attempt, offset: int, data: bytes) -> LogAccepted:
+        """Store a part of the log for good, and take it as a sign of life.
+
+        Raises:
+            OffsetMismatch: bytes before it are missing.
+        """
+        stored = await self._apply(attempt, machine.Renew(attempt.fence))
+        lock = self.writing.setdefault(stored.id, asyncio.Lock())
+        async with lock:
+            following = await self._append(stored, attempt.fence, offset, data)
+        return LogAccepted(next_offset=following, cancel_requested=stored.build.cancel is not None)
+
+    async def _append(self, stored: StoredBuild, fence: int, offset: int, data: bytes) -> int:
+        """Append what is new of a part, and return where the attempt's log ends now."""
+        prefix = stored.log_prefix
+        size = self.logs.size(stored.id, fence)
+        known = skip(size - prefix, offset, len(data))
+        if size + len(data) - known > LOG_BYTES_MAX + prefix:
+            detail = f"a log is at most {LOG_BYTES_MAX} bytes"
+            raise Invalid(problem("too-large", detail, hint="keep its head and its tail"))
+        if known < len(data):
+            await self.logs.append(stored.id, fence, size, data[known:])
+            self.bells.changed(stored.id)
+        return max(size - prefix, offset + len(data))
+
+    async def release(self, attempt: Attempt, request: Release) -> StoredBuild:
+        """Give the build back to the queue."""
+        stored = await self._apply(attempt, machine.Release(attempt.fence, request.reason))
+        announce(self.bells, stored)
+        return stored
+
+    async def report(self, attempt: Attempt, envelope: Envelope) -> Receipt:
+        """Take the result, once.
+
+        Raises:
+            ResultMismatch: the image is not what was pushed or asked for; the build has failed.
+        """
+        now = self.clock.now()
+        stored = await self.store.read(lambda ledger: self._known(ledger, attempt))
+        found = await self.logs.digest(stored.id, attempt.fence, stored.log_prefix)
+        size = self.logs.size(stored.id, attempt.fence) - stored.log_prefix
+        said = envelope.log_digest or digest_of(b"")
+        whole = same_digest(found, said) and size == envelope.log_bytes
+        after, forged = await self.store.write(
+            lambda ledger: self._report(ledger, attempt, envelope, whole, now)
+        )
+        announce(self.bells, after)
+        if forged is not None:
+            raise forged
+        assert after.build.state.value not in {"queued", "leased"}
+        return msgspec.convert(
+            {
+                "build_id": after.id,
+                "fence": attempt.fence,
+                "state": after.build.state.value,
+                "reference": after.reference,
+            },
+            Receipt,
+        )
+
+    def _report(
+        self, ledger: Ledger, attempt: Attempt, envelope: Envelope, whole: bool, now: datetime
+    ) -> tuple[StoredBuild, Refused | None]:
+        stored = self._known(ledger, attempt)
+        result = digest_of(to_wire(envelope))
+        if stored.build.state in machine.FINAL:
+            command = machine.Report(attempt.fence, envelope.outcome, result)
+            return self.lifecycle.apply(ledger, stored, command, now), None
+        forged: Refused | None = None
+        if envelope.outcome == "succeeded":
+            try:
+                check_image(
+                    ledger, stored, attempt_name(stored.id, attempt.fence), envelope, self.read_blob
+                )
+            except ResultMismatch as mismatch:
+                # A forged result ends the build: it is never a reason to try again elsewhere.
+                forged = mismatch
+                failure = Failure(cause="integrity", message=f"{FORGED}: {mismatch}"[:1000])
+                envelope = Envelope(outcome="failed", failure=failure)
+        command = machine.Report(attempt.fence, envelope.outcome, result)
+        published = envelope.outcome == "succeeded" and stored.build.cancel is None
+        digest = envelope.manifest_digest if published else None
+        settled = replace(
+            stored,
+            envelope=envelope,
+            log_complete=whole,
+            reference=reference(self.host, stored.submit.project, digest) if digest else None,
+        )
+        return self.lifecycle.apply(ledger, settled, command, now), forged
+
+    async def _apply(self, attempt: Attempt, command: machine.Command) -> StoredBuild:
+        now = self.clock.now()
+
+        def operation(ledger: Ledger) -> StoredBuild:
+            return self.lifecycle.apply(ledger, self._known(ledger, attempt), command, now)
+
+        return await self.store.write(operation)
+
+    def _known(self, ledger: Ledger, attempt: Attempt) -> StoredBuild:
+        stored = ledger.build(attempt.build_id)
+        if stored is None:
+            raise NotFound(f"there is no build {attempt.build_id}")
+        return stored
+
+    def _held(self, ledger: Ledger, attempt: Attempt) -> StoredBuild:
+        stored = self._known(ledger, attempt)
+        machine.require_held(stored.build, attempt.fence)
+        return stored
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)

@@ -1,0 +1,95 @@
+"""Wake-ups inside one process. They carry no facts: who wakes looks at the store.
+
+A ring is therefore never needed for correctness; a sweep each second rings for what was missed.
+"""
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass
+
+from pierhead.router.domain.matching import RunnerFacts, Wanted, rejection
+
+
+@dataclass(eq=False, slots=True)
+class Parked:
+    """A runner that waits for work."""
+
+    facts: RunnerFacts
+    event: asyncio.Event
+    displaced: bool = False  # the runner asked again: its older request has nobody behind it
+
+
+class Bells:
+    """Who waits for what, in the order of waiting."""
+
+    def __init__(self) -> None:
+        self._watchers: dict[str, set[asyncio.Event]] = defaultdict(set)
+        self._parked: list[Parked] = []
+        self.draining = False
+
+    async def wait(self, build_id: str, seconds: float) -> None:
+        """Wait until something about a build may have changed, at most so long."""
+        event = asyncio.Event()
+        watchers = self._watchers[build_id]
+        watchers.add(event)
+        try:
+            if not self.draining:
+                async with asyncio.timeout(seconds):
+                    await event.wait()
+        except TimeoutError:
+            pass
+        finally:
+            watchers.discard(event)
+            if not watchers:
+                self._watchers.pop(build_id, None)
+
+    def changed(self, build_id: str) -> None:
+        """Wake everybody who watches a build."""
+        for event in self._watchers.get(build_id, ()):
+            event.set()
+
+    def park(self, facts: RunnerFacts) -> Parked:
+        """Add a runner to those that wait for work; before it looks, so that no ring is lost."""
+        for older in self._parked:
+            if older.facts.name == facts.name:
+                older.displaced = True
+                older.event.set()
+        parked = Parked(facts, asyncio.Event())
+        self._parked.append(parked)
+        return parked
+
+    def leave(self, parked: Parked) -> None:
+        """Take a runner away from those that wait."""
+        self._parked.remove(parked)
+
+    async def wait_for_work(self, parked: Parked, seconds: float) -> None:
+        """Wait until there may be work, at most so long."""
+        try:
+            if not self.draining:
+                async with asyncio.timeout(seconds):
+                    await parked.event.wait()
+        except TimeoutError:
+            pass
+        parked.event.clear()
+
+    def offer(self, wanted: Wanted) -> None:
+        """Wake the one runner that has waited longest among those that fit; here comes last."""
+        for parked in sorted(self._parked, key=lambda parked: parked.facts.here):
+            if not parked.event.is_set() and rejection(parked.facts, wanted) is None:
+                parked.event.set()
+                return
+
+    def wake_runner(self, name: str) -> None:
+        """Wake one runner, if it waits."""
+        for parked in self._parked:
+            if parked.facts.name == name:
+                parked.event.set()
+
+    def drain(self) -> None:
+        """Wake everybody for good: the server stops."""
+        self.draining = True
+        for parked in self._parked:
+            parked.event.set()
+        for watchers in self._watchers.values():
+            for event in watchers:
+                event.set()

@@ -1,0 +1,53 @@
+"""From what is stored to what the rules look at."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from pierhead.router.domain.matching import RunnerFacts, Wanted
+from pierhead.router.domain.waiting import Patience
+from pierhead.router.ports import Ledger, StoredBuild, StoredRunner
+
+# A runner says something at least each 25 s (its acquire) and each 6 s while it builds.
+OFFLINE_AFTER = timedelta(seconds=35)
+
+
+def wanted_of(stored: StoredBuild) -> Wanted:
+    """Return what a queued build needs."""
+    return Wanted(
+        build_id=stored.id,
+        sequence=stored.sequence,
+        platform=stored.submit.plan.platform,
+        network=stored.submit.plan.network,
+        trusted=stored.trusted,
+        here_allowed=stored.here_reason is not None,
+    )
+
+
+def patience_of(stored: StoredBuild) -> Patience:
+    """Return what the submitter said about waiting."""
+    return Patience(
+        if_nobody=stored.submit.if_nobody,
+        busy_for=timedelta(seconds=stored.submit.max_queue_wait_seconds),
+        since=stored.queued_since,
+    )
+
+
+def facts_of(runner: StoredRunner, busy: int, now: datetime) -> RunnerFacts:
+    """Return a runner as it stands; `busy`: how many builds it has."""
+    seen_at = runner.session.seen_at if runner.session else None
+    slots = runner.capabilities.slots if runner.capabilities else 0
+    return RunnerFacts(
+        name=runner.name,
+        here=runner.here,
+        online=seen_at is not None and now - seen_at < OFFLINE_AFTER,
+        seen_at=seen_at,
+        capabilities=runner.capabilities,
+        free_slots=0 if runner.reason else max(0, slots - busy),
+        reason=runner.reason or (f"busy: {busy} of {slots} builds" if busy else None),
+    )
+
+
+def all_facts(ledger: Ledger, now: datetime) -> Sequence[RunnerFacts]:
+    """Return all runners as they stand."""
+    held = [stored.build.lease.runner for stored in ledger.leased() if stored.build.lease]
+    return [facts_of(runner, held.count(runner.name), now) for runner in ledger.runners()]

@@ -1,0 +1,151 @@
+"""Carries out a command on a stored build: decide, keep the effects, finish what has ended.
+
+Everything happens inside the caller's transaction, so a build never changes without its event, and
+an image never becomes visible without the result that names it.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from pierhead.protocol import build as wire
+from pierhead.protocol.result import Envelope, Failure
+from pierhead.router.domain import build as machine
+from pierhead.router.ports import Ledger, Logs, StoredBuild
+from pierhead.router.services.bells import Bells
+from pierhead.router.services.facts import wanted_of
+from pierhead.router.services.views import view_of
+
+NOTE: Final = (
+    "note: built here instead of on a runner: {}. Limited in memory and CPU, so that whatever "
+    "else runs on this machine keeps its share.\n"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifecycle:
+    """What commands on builds need; one for the whole router."""
+
+    policy: machine.LeasePolicy
+    logs: Logs
+
+    def apply(
+        self, ledger: Ledger, stored: StoredBuild, command: machine.Command, now: datetime
+    ) -> StoredBuild:
+        """Apply one command and return the build as stored afterwards.
+
+        Raises:
+            Refused: the build's state does not allow it; nothing was changed.
+        """
+        changed, effects = machine.decide(stored.build, command, now=now, policy=self.policy)
+        after = replace(stored, build=changed)
+        for effect in effects:
+            after = self._follow(ledger, after, effect, now)
+        if after != stored:
+            ledger.save_build(after)
+        if after.build.state in machine.FINAL and stored.build.state not in machine.FINAL:
+            self.record(ledger, after, wire.Finished(cursor="", build=view_of(after)))
+        return after
+
+    def record(self, ledger: Ledger, stored: StoredBuild, event: wire.Event) -> None:
+        """Keep an event, with how far the log was when it happened."""
+        fence = stored.build.fence
+        ledger.add_event(
+            stored.id,
+            fence=fence,
+            log_size=self.logs.size(stored.id, fence) if fence else 0,
+            kind=str(event.__struct_config__.tag),
+            payload=msgspec.json.encode(event),
+        )
+
+    def _follow(
+        self, ledger: Ledger, stored: StoredBuild, effect: machine.Effect, now: datetime
+    ) -> StoredBuild:
+        match effect:
+            case machine.Granted(lease):
+                return self._granted(ledger, stored, lease, now)
+            case machine.PhaseEntered(phase):
+                self.record(ledger, stored, wire.PhaseChanged(cursor="", phase=phase))
+            case machine.CancelAsked(wish):
+                event = wire.CancelRequested(cursor="", by=wish.by, reason=wish.reason)
+                self.record(ledger, stored, event)
+            case machine.Requeued(fence, reason):
+                self.record(ledger, stored, wire.Requeued(cursor="", attempt=fence, reason=reason))
+                ledger.forget(stored.submit.project, attempt_name(stored.id, fence))
+                return replace(stored, here_reason=None, queued_since=now, log_prefix=0)
+            case machine.Finished(state, cause):
+                return self._finished(ledger, stored, state, cause)
+        return stored
+
+    def _granted(
+        self, ledger: Ledger, stored: StoredBuild, lease: machine.Lease, now: datetime
+    ) -> StoredBuild:
+        runner = ledger.runner(lease.runner)
+        able = runner.capabilities if runner else None
+        here = runner is not None and runner.here
+        event = wire.Started(
+            cursor="",
+            runner=lease.runner,
+            here=here,
+            attempt=stored.build.attempts,
+            fence=lease.fence,
+            platforms=able.platforms if able else (),
+        )
+        self.record(ledger, stored, event)
+        prefix = b""
+        if here and stored.here_reason:
+            # Started has the log's size before the note, so that readers get the note as log.
+            self.record(ledger, stored, wire.FellBack(cursor="", reason=stored.here_reason))
+            prefix = NOTE.format(stored.here_reason).encode()
+            self.logs.begin(stored.id, lease.fence, prefix)
+        return replace(
+            stored,
+            started_at=stored.started_at or now,
+            last_runner=lease.runner,
+            last_request=lease.request_id,
+            log_prefix=len(prefix),
+        )
+
+    def _finished(
+        self,
+        ledger: Ledger,
+        stored: StoredBuild,
+        state: machine.State,
+        cause: machine.LostCause | machine.GiveUpCause | None,
+    ) -> StoredBuild:
+        """Settle what the attempts pushed; say why, when no runner did."""
+        project, fence = stored.submit.project, stored.build.fence
+        if fence and state is machine.State.SUCCEEDED:
+            ledger.publish(project, attempt_name(stored.id, fence))
+            digest = stored.envelope.manifest_digest if stored.envelope else None
+            assert digest is not None
+            for tag in stored.submit.tags:
+                ledger.set_tag(project, tag, digest)
+        elif fence:
+            ledger.forget(project, attempt_name(stored.id, fence))
+        if stored.envelope is not None or cause is None:
+            return stored
+        message = {
+            "runners-lost": f"every attempt lost its runner ({stored.build.attempts} tries)",
+            "no-runner": "no runner can take it",
+            "waited-too-long": "no runner became free in time",
+        }[cause]
+        failure = Failure(cause=cause, message=message)
+        return replace(stored, envelope=Envelope(outcome="failed", failure=failure))
+
+
+def attempt_name(build_id: str, fence: int) -> str:
+    """Return the name under which an attempt's pushes are pending."""
+    return f"{build_id}.{fence}"
+
+
+def announce(bells: Bells, *changed: StoredBuild) -> None:
+    """Wake whoever these builds, just stored, concern."""
+    for stored in changed:
+        bells.changed(stored.id)
+        if stored.build.state is machine.State.QUEUED:
+            bells.offer(wanted_of(stored))
+        if stored.last_runner is not None:
+            bells.wake_runner(stored.last_runner)

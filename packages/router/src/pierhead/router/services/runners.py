@@ -1,0 +1,262 @@
+"""Runners come in, begin to work, and take builds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from pierhead.protocol.ids import RunnerName
+from pierhead.protocol.joincode import NO_PIN, JoinAddress
+from pierhead.protocol.lease import Acquire, Acquired, Grant, Held
+from pierhead.protocol.runner import AddRunner, Enroll, Enrolled, JoinCode, Session, SessionRequest
+from pierhead.router.domain import build as machine
+from pierhead.router.domain import session as sessions
+from pierhead.router.domain.enrollment import LIFETIME, Code, spend
+from pierhead.router.domain.errors import RunnerNameTaken, SessionSuperseded
+from pierhead.router.domain.matching import RunnerFacts, choose_builds
+from pierhead.router.domain.token import (
+    RUNNER_PREFIX,
+    Principal,
+    Runner,
+    build_token,
+    derived_secret,
+    require_owner,
+    token_hash,
+)
+from pierhead.router.ports import Clock, Entropy, Ledger, Store, StoredBuild, StoredRunner
+from pierhead.router.services.bells import Bells
+from pierhead.router.services.facts import all_facts, facts_of, wanted_of
+from pierhead.router.services.lifecycle import Lifecycle, announce
+
+HOLD_MS: Final = 25_000
+HERE: Final = "here"
+# Clients that come back to a server that stops are spread over this much time.
+DRAIN_RETRY_MS: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runners:
+    """What the owner and the runners themselves may do with runners."""
+
+    store: Store
+    lifecycle: Lifecycle
+    bells: Bells
+    clock: Clock
+    entropy: Entropy
+    key: bytes  # of this installation; derives tokens
+    address: str  # host:port that join codes carry
+
+    async def add(self, principal: Principal, request: AddRunner) -> JoinCode:
+        """Make a join code."""
+        require_owner(principal)
+        secret, now = self.entropy.secret(), self.clock.now()
+
+        def operation(ledger: Ledger) -> None:
+            if request.name == HERE or ledger.runner(request.name) is not None:
+                hint = "choose another name"
+                raise RunnerNameTaken(f"there is a runner {request.name} already", hint=hint)
+            code = Code(runner=request.name, expires_at=now + LIFETIME)
+            ledger.save_code(token_hash(secret), code)
+
+        await self.store.write(operation)
+        code = JoinAddress(address=self.address, pin=NO_PIN, secret=secret)
+        return JoinCode(
+            name=request.name, code=str(code), expires_in_seconds=int(LIFETIME.total_seconds())
+        )
+
+    async def enroll(self, request: Enroll) -> Enrolled:
+        """Turn a join code into a credential; the same machine may ask again."""
+        hashed, now = token_hash(request.secret), self.clock.now()
+        credential = RUNNER_PREFIX + derived_secret(self.key, "runner", hashed, request.nonce)
+
+        def operation(ledger: Ledger) -> None:
+            code = spend(ledger.code(hashed), request.name, request.nonce, now=now)
+            ledger.save_code(hashed, code)
+            if ledger.runner(request.name) is None:
+                ledger.save_runner(_new_runner(request.name, credential, now))
+
+        await self.store.write(operation)
+        return Enrolled(name=request.name, credential=credential)
+
+    async def enroll_here(self) -> str:
+        """Return a fresh credential for the runner on this machine; older ones end."""
+        credential, now = RUNNER_PREFIX + self.entropy.secret(), self.clock.now()
+
+        def operation(ledger: Ledger) -> None:
+            known = ledger.runner(HERE) or _new_runner(HERE, credential, now)
+            ledger.save_runner(replace(known, here=True, credential_hash=token_hash(credential)))
+
+        await self.store.write(operation)
+        return credential
+
+    async def open_session(self, runner: Runner, request: SessionRequest) -> Session:
+        """Begin to work: what an earlier process of the runner held waits again at once."""
+        session_id, now = self.entropy.id("s_"), self.clock.now()
+        session, lost = await self.store.write(
+            lambda ledger: self._open(ledger, runner, request, session_id, now)
+        )
+        announce(self.bells, *lost)
+        policy = self.lifecycle.policy
+        return Session(
+            session_id=session.id,
+            lease_ttl_ms=_ms(policy.ttl),
+            renew_in_ms=_ms(policy.renew_every),
+            hold_ms=HOLD_MS,
+        )
+
+    def _open(
+        self,
+        ledger: Ledger,
+        runner: Runner,
+        request: SessionRequest,
+        session_id: str,
+        now: datetime,
+    ) -> tuple[sessions.Session, Sequence[StoredBuild]]:
+        known = _registered(ledger, runner)
+        current, ttl = known.session, self.lifecycle.policy.ttl
+        new = sessions.admit(current, request.process, request.boot_id, now=now, ttl=ttl)
+        if current is None or new:
+            current = sessions.Session(
+                id=session_id,
+                runner=runner.name,
+                process=request.process,
+                boot_id=request.boot_id,
+                seen_at=now,
+            )
+        slots = request.capabilities.slots
+        ledger.save_runner(
+            replace(known, session=current, capabilities=request.capabilities, slots=slots)
+        )
+        lost = [
+            self.lifecycle.apply(ledger, stored, _lost(lease, "its runner was restarted"), now)
+            for stored in ledger.leased()
+            if (lease := stored.build.lease)
+            and lease.runner == runner.name
+            and lease.session != current.id
+        ]
+        return current, lost
+
+    async def acquire(self, runner: Runner, request: Acquire) -> Acquired:
+        """Grant builds, or wait for some; the repeat of a request gets the same grant."""
+        until = self.clock.now() + timedelta(milliseconds=min(request.hold_ms, HOLD_MS))
+        parked = None
+        try:
+            while True:
+                if self.bells.draining:
+                    return Acquired(retry_after_ms=DRAIN_RETRY_MS)
+                answer, facts, lost = await self._take(runner, request)
+                announce(self.bells, *lost)
+                left = (until - self.clock.now()).total_seconds()
+                if answer.grants or answer.drop or left <= 0:
+                    return answer
+                if parked is None:
+                    # Look once more after this: a build may have come in between.
+                    parked = self.bells.park(facts)
+                    continue
+                await self.bells.wait_for_work(parked, left)
+                if parked.displaced:
+                    return Acquired()
+        finally:
+            if parked is not None:
+                self.bells.leave(parked)
+
+    async def _take(
+        self, runner: Runner, request: Acquire
+    ) -> tuple[Acquired, RunnerFacts, Sequence[StoredBuild]]:
+        now = self.clock.now()
+        return await self.store.write(lambda ledger: self._take_in(ledger, runner, request, now))
+
+    def _take_in(
+        self, ledger: Ledger, runner: Runner, request: Acquire, now: datetime
+    ) -> tuple[Acquired, RunnerFacts, Sequence[StoredBuild]]:
+        known = _registered(ledger, runner)
+        session = known.session
+        if session is None or session.id != request.session_id:
+            hint = "one credential is for one process on one machine"
+            raise SessionSuperseded(f"another process of {runner.name} is at work", hint=hint)
+        known = replace(
+            known,
+            session=replace(session, seen_at=now),
+            slots=request.slots,
+            reason=request.reason if request.slots == 0 else None,
+        )
+        ledger.save_runner(known)
+        mine = {
+            stored.id: stored
+            for stored in ledger.leased()
+            if stored.build.lease and stored.build.lease.session == session.id
+        }
+        leases = [(build_id, stored.build.lease) for build_id, stored in mine.items()]
+        compared = sessions.reconcile(
+            [(build_id, lease) for build_id, lease in leases if lease],
+            request.held,
+            request.request_id,
+        )
+        lost = [
+            self.lifecycle.apply(
+                ledger, mine[build_id], _lost(mine[build_id].build.lease, "its runner lost it"), now
+            )
+            for build_id in compared.lost
+        ]
+        granted = [mine[build_id] for build_id in compared.granted]
+        facts = facts_of(known, len(request.held) + len(granted), now)
+        facts = replace(facts, free_slots=request.slots, reason=known.reason)
+        if not granted and request.slots:
+            granted = self._grant(ledger, facts, session.id, request, now)
+        grants = tuple(self._wire_grant(stored) for stored in granted)
+        return Acquired(grants=grants, drop=_sorted(compared.drop)), facts, lost
+
+    def _grant(
+        self,
+        ledger: Ledger,
+        facts: RunnerFacts,
+        session_id: str,
+        request: Acquire,
+        now: datetime,
+    ) -> list[StoredBuild]:
+        queue = {stored.id: stored for stored in ledger.queued()}
+        if not queue:
+            return []
+        others = [other for other in all_facts(ledger, now) if not other.here]
+        chosen = choose_builds(facts, map(wanted_of, queue.values()), others)
+        command = machine.Grant(facts.name, session_id, request.request_id)
+        return [self.lifecycle.apply(ledger, queue[build_id], command, now) for build_id in chosen]
+
+    def _wire_grant(self, stored: StoredBuild) -> Grant:
+        lease = stored.build.lease
+        assert lease is not None
+        policy = self.lifecycle.policy
+        return Grant(
+            build_id=stored.id,
+            fence=lease.fence,
+            token=build_token(self.key, stored.id, lease.fence, lease.request_id),
+            project=stored.submit.project,
+            plan=stored.submit.plan,
+            context=stored.submit.context,
+            repository=stored.submit.project,
+            lease_ttl_ms=_ms(policy.ttl),
+            renew_in_ms=_ms(policy.renew_every),
+        )
+
+
+def _registered(ledger: Ledger, runner: Runner) -> StoredRunner:
+    known = ledger.runner(runner.name)
+    assert known is not None, "its credential was just found"
+    return known
+
+
+def _new_runner(name: RunnerName, credential: str, now: datetime) -> StoredRunner:
+    return StoredRunner(name=name, credential_hash=token_hash(credential), created_at=now)
+
+
+def _lost(lease: machine.Lease | None, reason: str) -> machine.Lose:
+    assert lease is not None
+    return machine.Lose(lease.fence, f"{lease.runner}: {reason}")
+
+
+def _sorted(drop: tuple[Held, ...]) -> tuple[Held, ...]:
+    return tuple(sorted(drop, key=lambda held: (held.build_id, held.fence)))
+
+
+def _ms(duration: timedelta) -> int:
+    return int(duration.total_seconds() * 1000)

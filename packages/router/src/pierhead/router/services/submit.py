@@ -1,0 +1,177 @@
+"""Submitting, cancelling and finding builds."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from pierhead.protocol.build import BuildPage, BuildView, CancelRequest, Queued, Why
+from pierhead.protocol.plan import Submit
+from pierhead.router.domain import waiting
+from pierhead.router.domain.build import Build, Cancel, State
+from pierhead.router.domain.errors import InvalidRequest, KeyReused, NotAllowed, NotFound
+from pierhead.router.domain.matching import explain
+from pierhead.router.domain.token import Owner, Principal, ProjectHolder, require_project
+from pierhead.router.ports import Clock, Entropy, Ledger, Logs, Store, StoredBuild, StoredProject
+from pierhead.router.services.bells import Bells
+from pierhead.router.services.facts import all_facts, patience_of, wanted_of
+from pierhead.router.services.lifecycle import Lifecycle, announce
+from pierhead.router.services.sweep import consider_here
+from pierhead.router.services.views import view_of
+
+PAGE_MAX = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submissions:
+    """What submitters may do with builds."""
+
+    store: Store
+    lifecycle: Lifecycle
+    bells: Bells
+    logs: Logs
+    clock: Clock
+    entropy: Entropy
+    waiting: waiting.WaitingPolicy
+
+    async def submit(self, principal: Principal, request: Submit) -> BuildView:
+        """Queue a build, or return the one that was queued with this key.
+
+        Raises:
+            KeyReused: the key belongs to another request.
+            InvalidRequest: the context was not uploaded for the project.
+        """
+        require_project(principal, request.project)
+        build_id, now = self.entropy.id("b_"), self.clock.now()
+        stored, new = await self.store.write(
+            lambda ledger: self._submit(ledger, build_id, request, now)
+        )
+        if new:
+            announce(self.bells, stored)
+        return view_of(stored)
+
+    def _submit(
+        self, ledger: Ledger, build_id: str, request: Submit, now: datetime
+    ) -> tuple[StoredBuild, bool]:
+        known = request.key and ledger.build_by_key(request.project, request.key)
+        if known:
+            if known.submit != request:
+                detail = f"the key {request.key!r} was used for {known.id}, another request"
+                raise KeyReused(detail, hint="use a new key for a new request")
+            return known, False
+        if ledger.context_size(request.project, request.context.digest) is None:
+            detail = f"the context {request.context.digest} was not uploaded to {request.project}"
+            raise InvalidRequest(detail, hint="upload it first: POST /api/uploads")
+        project = ledger.project(request.project)
+        if project is None:
+            project = StoredProject(name=request.project, trusted=True, created_at=now)
+            ledger.save_project(project)
+        added = ledger.add_build(
+            StoredBuild(
+                build=Build(id=build_id),
+                sequence=0,
+                submit=request,
+                trusted=project.trusted,
+                created_at=now,
+                queued_since=now,
+            )
+        )
+        facts = all_facts(ledger, now)
+        rejections, _ = explain(facts, wanted_of(added))
+        self.lifecycle.record(ledger, added, Queued(cursor="", rejections=rejections))
+        return consider_here(self.lifecycle, self.waiting, ledger, added, facts, now), True
+
+    async def cancel(
+        self, principal: Principal, build_id: str, request: CancelRequest
+    ) -> BuildView:
+        """Ask for a build to end."""
+        by = "the owner" if isinstance(principal, Owner) else "the project"
+        now = self.clock.now()
+
+        def operation(ledger: Ledger) -> StoredBuild:
+            stored = visible(ledger, principal, build_id)
+            command = Cancel(by, request.reason[:1000])
+            return self.lifecycle.apply(ledger, stored, command, now)
+
+        stored = await self.store.write(operation)
+        announce(self.bells, stored)
+        return view_of(stored)
+
+    async def show(self, principal: Principal, build_id: str) -> BuildView:
+        """Return one build, with its place in the queue and the size of its log."""
+
+        def operation(ledger: Ledger) -> tuple[StoredBuild, int | None]:
+            stored = visible(ledger, principal, build_id)
+            waiting_ids = [other.id for other in ledger.queued()]
+            queued = stored.build.state is State.QUEUED and stored.id in waiting_ids
+            return stored, waiting_ids.index(stored.id) + 1 if queued else None
+
+        stored, position = await self.store.read(operation)
+        size = self.logs.size(stored.id, stored.build.fence)
+        return view_of(stored, position=position, log_bytes=size)
+
+    async def page(
+        self, principal: Principal, project: str | None, limit: int, after: str | None
+    ) -> BuildPage:
+        """Return builds, newest first."""
+        if isinstance(principal, ProjectHolder):
+            project = project or principal.project
+        if project is not None or not isinstance(principal, Owner):
+            require_project(principal, project or "")
+        if not 1 <= limit <= PAGE_MAX or (after is not None and not after.isdigit()):
+            raise InvalidRequest(f"limit is from 1 to {PAGE_MAX}, after is what `next` said")
+        before = int(after) if after else None
+        found = await self.store.read(lambda ledger: ledger.builds_page(project, limit, before))
+        following = str(found[-1].sequence) if len(found) == limit else None
+        return BuildPage(builds=tuple(view_of(stored) for stored in found), next=following)
+
+    async def why(self, principal: Principal, build_id: str) -> Why:
+        """Say which runners do not take a build and what happens next."""
+        now = self.clock.now()
+
+        def operation(ledger: Ledger) -> Why:
+            stored = visible(ledger, principal, build_id)
+            facts, wanted = all_facts(ledger, now), wanted_of(stored)
+            rejections, eligible = explain(facts, wanted)
+            wants = f"{wanted.platform or 'any platform'}, network {wanted.network}"
+            verdict = f"{stored.build.state}"
+            if stored.build.state is State.QUEUED:
+                judged = waiting.judge(
+                    wanted, patience_of(stored), facts, now=now, policy=self.waiting
+                )
+                verdict = _sentence(judged)
+            elif stored.last_runner:
+                verdict = f"{stored.build.state} on {stored.last_runner}"
+            return Why(wants=wants, rejections=rejections, eligible=eligible, verdict=verdict)
+
+        return await self.store.read(operation)
+
+
+def visible(ledger: Ledger, principal: Principal, build_id: str) -> StoredBuild:
+    """Return the build that an id, a prefix of one, or `@` means, if the principal may see it.
+
+    Raises:
+        NotFound: there is none, or it is another project's.
+        InvalidRequest: the prefix fits more than one.
+    """
+    if not isinstance(principal, Owner | ProjectHolder):
+        raise NotAllowed("a runner's token may not do that")
+    project = principal.project if isinstance(principal, ProjectHolder) else None
+    exact = ledger.build(build_id)
+    if exact is not None and project in {None, exact.submit.project}:
+        return exact
+    candidates = ledger.builds_with_prefix(build_id, project)
+    if len(candidates) > 1:
+        names = ", ".join(stored.id for stored in candidates)
+        raise InvalidRequest(f"{build_id} fits more than one build: {names}")
+    if not candidates:
+        raise NotFound(f"there is no build {build_id}", hint="list them: pierhead builds ls")
+    return candidates[0]
+
+
+def _sentence(judged: waiting.Verdict) -> str:
+    match judged:
+        case waiting.Wait(why, until):
+            return f"waits: {why}" + (f" (until {until:%H:%M:%S} UTC)" if until else "")
+        case waiting.Here(reason):
+            return "is built on this machine" + (f": {reason}" if reason else "")
+        case waiting.NoHope(_, detail):
+            return f"fails: {detail}"

@@ -1,0 +1,102 @@
+"""What happens because time passed: silent attempts, builds that nobody takes, missed wake-ups."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from pierhead.protocol.result import Envelope, Failure
+from pierhead.router.domain.build import Expire, GiveUp, LeasePolicy
+from pierhead.router.domain.matching import RunnerFacts
+from pierhead.router.domain.waiting import Here, NoHope, WaitingPolicy, judge
+from pierhead.router.ports import Clock, Ledger, Store, StoredBuild
+from pierhead.router.services.bells import Bells
+from pierhead.router.services.facts import all_facts, patience_of, wanted_of
+from pierhead.router.services.lifecycle import Lifecycle, announce
+
+EVERY_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Looks at all open builds, once each second."""
+
+    store: Store
+    lifecycle: Lifecycle
+    bells: Bells
+    clock: Clock
+    waiting: WaitingPolicy
+
+    async def once(self) -> None:
+        """Expire, decide who waited long enough, and wake whoever can take what waits."""
+        now = self.clock.now()
+        if await self.store.read(_quiet):
+            return
+        changed = await self.store.write(lambda ledger: self._sweep(ledger, now))
+        announce(self.bells, *changed)
+
+    def _sweep(self, ledger: Ledger, now: datetime) -> Sequence[StoredBuild]:
+        ledger.mark_alive(now)
+        changed = []
+        for stored in ledger.leased():
+            after = self.lifecycle.apply(ledger, stored, Expire(), now)
+            if after != stored:
+                changed.append(after)
+        facts = all_facts(ledger, now)
+        for stored in ledger.queued():
+            changed.append(consider_here(self.lifecycle, self.waiting, ledger, stored, facts, now))
+        return changed
+
+    async def recover(self) -> None:
+        """After a start: give every attempt the time in which nobody accepted its heartbeats."""
+        now = self.clock.now()
+
+        def operation(ledger: Ledger) -> None:
+            alive_at = ledger.alive_at() or now
+            for stored in ledger.leased():
+                ledger.save_build(extended(stored, alive_at, now, self.lifecycle.policy))
+            ledger.mark_alive(now)
+
+        await self.store.write(operation)
+
+
+def extended(
+    stored: StoredBuild, alive_at: datetime, now: datetime, policy: LeasePolicy
+) -> StoredBuild:
+    """Return a leased build whose lease lasts longer by the time in which nobody took heartbeats.
+
+    A lease that was renewed later than the last noted sign of life proves a later one.
+    """
+    lease = stored.build.lease
+    assert lease is not None
+    outage = now - max(alive_at, lease.expires_at - policy.ttl)
+    longer = replace(lease, expires_at=lease.expires_at + max(outage, timedelta()))
+    return replace(stored, build=replace(stored.build, lease=longer))
+
+
+def _quiet(ledger: Ledger) -> bool:
+    """Nothing is open: leave the disk alone."""
+    return not ledger.queued() and not ledger.leased()
+
+
+def consider_here(
+    lifecycle: Lifecycle,
+    policy: WaitingPolicy,
+    ledger: Ledger,
+    stored: StoredBuild,
+    facts: Sequence[RunnerFacts],
+    now: datetime,
+) -> StoredBuild:
+    """Judge a queued build's waiting, and store what follows from it."""
+    verdict = judge(wanted_of(stored), patience_of(stored), facts, now=now, policy=policy)
+    match verdict:
+        case Here(reason) if stored.here_reason is None:
+            allowed = replace(stored, here_reason=reason)
+            ledger.save_build(allowed)
+            return allowed
+        case NoHope(cause, detail):
+            failure = Failure(cause=cause, message=detail, hint="pierhead builds why " + stored.id)
+            envelope = Envelope(outcome="failed", failure=failure)
+            return lifecycle.apply(ledger, replace(stored, envelope=envelope), GiveUp(cause), now)
+        case _:
+            return stored
