@@ -1,0 +1,1 @@
+"""What the runner's ports are made of: buildah, namespaces, cgroups, files, the router."""

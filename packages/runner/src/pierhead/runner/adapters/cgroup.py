@@ -1,0 +1,173 @@
+"""Limits and peaks of one build, on cgroup v2 and on v1.
+
+A build has a folder of its own with two below it: `main` for the backend and `run` for the
+containers of its steps. On v2 a folder with limits may hold no processes itself, hence the two.
+"""
+
+import asyncio
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_ROOT: Final = Path("/sys/fs/cgroup")
+_OURS: Final = "pierhead"
+_CONTROLLERS_V1: Final = ("memory", "pids", "cpu")
+PIDS_MAX: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cgroup:
+    """The cgroup of one build; on v1 one folder in each hierarchy."""
+
+    name: str  # "pierhead/b_7f3k.1", below each root
+    roots: tuple[Path, ...]  # of the hierarchies
+    unified: bool
+
+    @property
+    def parent(self) -> str:
+        """What buildah takes as the parent of its containers' cgroups."""
+        return f"/{self.name}/run"
+
+    @property
+    def entrances(self) -> tuple[Path, ...]:
+        """The folders that the backend's process belongs to."""
+        return tuple(root / self.name / "main" for root in self.roots)
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The build's folder in each hierarchy."""
+        return tuple(root / self.name for root in self.roots)
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """The build's folder in every hierarchy there is: runc makes one in each, on v1."""
+        if self.unified:
+            return self.folders
+        return tuple(root / self.name for root in sorted(_ROOT.iterdir()) if root.is_dir())
+
+    def peak_memory(self) -> int | None:
+        """Return the most memory that the build had at one time, in bytes."""
+        file = "memory.peak" if self.unified else "memory.max_usage_in_bytes"
+        return _number(self._memory() / file)
+
+    def ran_out_of_memory(self) -> bool:
+        """Say whether the limit stopped something."""
+        if self.unified:
+            return _counter(self._memory() / "memory.events", "oom_kill") > 0
+        kills = sum(
+            _counter(file, "oom_kill") for file in self._memory().rglob("memory.oom_control")
+        )
+        return kills > 0 or (_number(self._memory() / "memory.failcnt") or 0) > 0
+
+    def processes(self) -> list[int]:
+        """Return all live processes in it."""
+        found: set[int] = set()
+        for folder in self.places:
+            for file in folder.rglob("cgroup.procs"):
+                with contextlib.suppress(OSError):
+                    found.update(int(line) for line in file.read_text().split())
+        return sorted(pid for pid in found if is_alive(pid))
+
+    async def remove(self) -> None:
+        """Remove its folders; those with processes stay, and `leftovers` names them."""
+        for attempt in range(20):
+            for folder in self.places:
+                _remove_tree(folder)
+            if not self.leftovers():
+                return
+            # The kernel lets a folder go only when the last dead process was collected.
+            await asyncio.sleep(0.02 * (attempt + 1))
+
+    def leftovers(self) -> tuple[str, ...]:
+        """Return the folders that are still there."""
+        return tuple(str(folder) for folder in self.places if folder.exists())
+
+    def _memory(self) -> Path:
+        return self.folders[0]
+
+
+def available() -> bool:
+    """Say whether this process may make cgroups."""
+    return os.geteuid() == 0 and bool(_hierarchies()[0])
+
+
+def open_cgroup(name: str, *, memory_bytes: int | None, cpu_weight: int | None) -> Cgroup:
+    """Make the cgroup of a build, with its limits."""
+    cgroup = cgroup_of(name)
+    for folder in cgroup.folders:
+        (folder / "main").mkdir(parents=True, exist_ok=True)
+        (folder / "run").mkdir(exist_ok=True)
+    if cgroup.unified:
+        for folder in (_ROOT, _ROOT / _OURS, cgroup.folders[0]):
+            (folder / "cgroup.subtree_control").write_text("+memory +pids +cpu")
+        _limit_v2(cgroup.folders[0], memory_bytes, cpu_weight)
+    else:
+        _limit_v1(cgroup, memory_bytes, cpu_weight)
+    return cgroup
+
+
+def cgroup_of(name: str) -> Cgroup:
+    """Return the cgroup of a build, whether or not it is there."""
+    roots, unified = _hierarchies()
+    return Cgroup(name=f"{_OURS}/{name}", roots=roots, unified=unified)
+
+
+def is_alive(pid: int) -> bool:
+    """Say whether a process runs; one that ended and was not collected yet does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+def _hierarchies() -> tuple[tuple[Path, ...], bool]:
+    if (_ROOT / "cgroup.controllers").exists():
+        return (_ROOT,), True
+    found = tuple(_ROOT / name for name in _CONTROLLERS_V1 if (_ROOT / name).is_dir())
+    return (found if len(found) == len(_CONTROLLERS_V1) else ()), False
+
+
+def _limit_v2(folder: Path, memory_bytes: int | None, cpu_weight: int | None) -> None:
+    (folder / "pids.max").write_text(str(PIDS_MAX))
+    if memory_bytes is not None:
+        (folder / "memory.max").write_text(str(memory_bytes))
+        with contextlib.suppress(OSError):
+            (folder / "memory.swap.max").write_text("0")
+    if cpu_weight is not None:
+        (folder / "cpu.weight").write_text(str(cpu_weight))
+
+
+def _limit_v1(cgroup: Cgroup, memory_bytes: int | None, cpu_weight: int | None) -> None:
+    memory, pids, cpu = cgroup.folders
+    (pids / "pids.max").write_text(str(PIDS_MAX))
+    with contextlib.suppress(OSError):
+        (memory / "memory.use_hierarchy").write_text("1")
+    if memory_bytes is not None:
+        (memory / "memory.limit_in_bytes").write_text(str(memory_bytes))
+    if cpu_weight is not None:
+        (cpu / "cpu.shares").write_text(str(max(2, cpu_weight * 1024 // 100)))
+
+
+def _remove_tree(folder: Path) -> None:
+    """Remove empty cgroups from the leaves up; control files are not files to be unlinked."""
+    for path, _, _ in os.walk(folder, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _counter(file: Path, name: str) -> int:
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.split()[:1] == [name])

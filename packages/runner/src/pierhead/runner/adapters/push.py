@@ -1,0 +1,148 @@
+"""Pushes an image from an OCI layout to the router's registry: only what is missing, as it is.
+
+Blobs go in parts that fit through any proxy, and go on after a cut from where the registry says.
+The manifest is the very bytes whose digest the result names; it is never made again.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import urljoin
+
+import httpx
+
+from pierhead.protocol.client.client import error_from
+from pierhead.protocol.client.retry import retrying
+from pierhead.protocol.errors import IntegrityError, PierheadError, Refused, Unavailable
+from pierhead.protocol.problem import problem
+from pierhead.runner.ports import Built
+
+T = TypeVar("T")
+PART_BYTES: Final = 8 * 1024 * 1024
+AT_ONCE: Final = 3
+PATIENCE_SECONDS: Final = 120.0
+
+
+class Pusher:
+    """Pushes to one repository."""
+
+    def __init__(self, http: httpx.AsyncClient, repository: str) -> None:
+        self._http = http
+        self._base = f"/v2/{repository}"
+        self.sent_bytes = 0
+        self.present_bytes = 0
+
+    async def push(self, built: Built) -> None:
+        """Push blobs, then the manifest by its digest.
+
+        Raises:
+            IntegrityError: the registry says another digest.
+            Unavailable: it could not be reached for some minutes.
+        """
+        manifest = json.loads(built.image.manifest)
+        blobs = {part["digest"]: part["size"] for part in [manifest["config"], *manifest["layers"]]}
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def one(digest: str, size: int) -> None:
+            async with gate:
+                await self._again(lambda: self._blob(built.layout, digest, size))
+
+        async with asyncio.TaskGroup() as group:
+            for digest, size in blobs.items():
+                group.create_task(one(digest, size))
+        await self._again(lambda: self._manifest(built))
+
+    async def _blob(self, layout: Path, digest: str, size: int) -> None:
+        url = f"{self._base}/blobs/{digest}"
+        if (await self._send("HEAD", url, missing_is_fine=True)).status_code == 200:
+            self.present_bytes += size
+            return
+        begun = await self._send("POST", f"{self._base}/blobs/uploads/")
+        location, offset = self._location(begun), 0
+        file = layout / "blobs" / digest.replace(":", "/", 1)
+        while offset < size:
+            try:
+                location, offset = await self._part(file, location, offset)
+            except Unavailable:
+                # The cut part may have arrived in part: the registry knows how much.
+                offset = await self._resume(location)
+        await self._send("PUT", location, params={"digest": digest})
+
+    async def _part(self, file: Path, location: str, offset: int) -> tuple[str, int]:
+        part = await asyncio.to_thread(_read, file, offset, PART_BYTES)
+        headers = {
+            "Content-Range": f"{offset}-{offset + len(part) - 1}",
+            "Content-Type": "application/octet-stream",
+        }
+        answer = await self._send("PATCH", location, content=part, headers=headers)
+        self.sent_bytes += len(part)
+        return self._location(answer), offset + len(part)
+
+    async def _resume(self, location: str) -> int:
+        answer = await self._again(lambda: self._send("GET", location))
+        end = int(answer.headers.get("range", "0-0").rpartition("-")[2])
+        return end + 1 if end else 0
+
+    async def _manifest(self, built: Built) -> None:
+        image = built.image
+        digest = image.platform.manifest_digest
+        answer = await self._send(
+            "PUT",
+            f"{self._base}/manifests/{digest}",
+            content=image.manifest,
+            headers={"Content-Type": image.media_type},
+        )
+        said = answer.headers.get("docker-content-digest", digest)
+        if said != digest:
+            detail = f"the registry has {said}, {digest} was pushed"
+            raise IntegrityError(problem("digest-mismatch", detail))
+
+    async def _again(self, call: Callable[[], Awaitable[T]]) -> T:
+        async for attempt in retrying(PATIENCE_SECONDS):
+            with attempt:
+                return await call()
+        raise AssertionError("retrying ends by a value or an error")
+
+    async def _send(
+        self,
+        method: str,
+        url: str,
+        *,
+        missing_is_fine: bool = False,
+        content: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        params: dict[str, str] | None = None,
+    ) -> httpx.Response:
+        try:
+            answer = await self._http.request(
+                method, url, content=content, headers=headers, params=params
+            )
+        except httpx.HTTPError as error:
+            detail = f"the registry does not answer: {error or type(error).__name__}"
+            raise Unavailable(problem("dependency-unavailable", detail)) from error
+        if answer.is_success or (missing_is_fine and answer.status_code == 404):
+            return answer
+        raise _refusal(answer)
+
+    def _location(self, answer: httpx.Response) -> str:
+        return urljoin(str(answer.request.url), answer.headers["location"])
+
+
+def _refusal(answer: httpx.Response) -> PierheadError:
+    """Return the error for a registry's refusal, with what it said."""
+    try:
+        said = answer.json()["errors"][0]
+        text = f"{said['code']}: {said.get('message', '')}"
+    except (ValueError, LookupError, TypeError):
+        return error_from(answer.status_code, answer.headers, answer.content)
+    if answer.status_code >= 500 or answer.status_code == 429:
+        return Unavailable(problem("dependency-unavailable", f"the registry says {text}"))
+    return Refused(problem("not-allowed", f"the registry says {text}"))
+
+
+def _read(file: Path, offset: int, size: int) -> bytes:
+    with file.open("rb") as stream:
+        stream.seek(offset)
+        return stream.read(size)

@@ -1,0 +1,110 @@
+"""The router over HTTP, as the engine's port."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import zstandard
+
+from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.client.http import open_client
+from pierhead.protocol.client.retry import retrying
+from pierhead.protocol.lease import (
+    Acquire,
+    Acquired,
+    Grant,
+    Heartbeat,
+    LogAccepted,
+    Phase,
+    Release,
+    ReleaseReason,
+    Signals,
+)
+from pierhead.protocol.result import Envelope, Receipt
+from pierhead.protocol.runner import Capabilities, Session, SessionRequest
+from pierhead.runner.adapters.push import Pusher
+from pierhead.runner.ports import Built
+
+# A result is worth waiting for: the router may be restarted in between.
+REPORT_SECONDS = 600.0
+
+
+class HttpControl:
+    """The runner's own calls."""
+
+    def __init__(self, url: str, credential: str, *, insecure_http: bool = False) -> None:
+        self._url = url
+        self._insecure_http = insecure_http
+        self._client = RouterClient(url, token=credential, insecure_http=insecure_http)
+
+    async def open_session(self, process: str, capabilities: Capabilities) -> Session:
+        """Begin to work."""
+        boot_id = _boot_id()
+        request = SessionRequest(process=process, boot_id=boot_id, capabilities=capabilities)
+        return await self._client.open_session(request)
+
+    async def acquire(self, request: Acquire) -> Acquired:
+        """Ask for builds."""
+        return await self._client.acquire(request)
+
+    def attempt(self, grant: Grant) -> "HttpHold":
+        """Return the calls that the grant's token allows."""
+        return HttpHold(self._url, grant, insecure_http=self._insecure_http)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+
+class HttpHold:
+    """An attempt's calls."""
+
+    def __init__(self, url: str, grant: Grant, *, insecure_http: bool) -> None:
+        self._url = url
+        self._grant = grant
+        self._client = RouterClient(url, token=grant.token, insecure_http=insecure_http)
+
+    def context(self, offset: int) -> AsyncIterator[bytes]:
+        """Yield the packed context."""
+        return self._client.context(self._grant.build_id, self._grant.fence, offset=offset)
+
+    async def enter(self, phase: Phase) -> bool:
+        """Say what is done now; true: the build should end."""
+        beat = Heartbeat(phase=phase)
+        found = await self._client.heartbeat(self._grant.build_id, self._grant.fence, beat)
+        return found.cancel_requested
+
+    async def signals(self) -> Signals:
+        """Wait for a wish."""
+        return await self._client.signals(self._grant.build_id, self._grant.fence)
+
+    async def append_log(self, offset: int, data: bytes) -> LogAccepted:
+        """Append to the log."""
+        part = zstandard.compress(data, 3)
+        return await self._client.append_log(self._grant.build_id, self._grant.fence, offset, part)
+
+    async def push(self, built: Built) -> tuple[int, int]:
+        """Push an image; return how many bytes were sent and how many were there already."""
+        async with open_client(self._url, token=self._grant.token) as http:
+            pusher = Pusher(http, self._grant.repository)
+            await pusher.push(built)
+            return pusher.sent_bytes, pusher.present_bytes
+
+    async def release(self, reason: ReleaseReason, detail: str) -> None:
+        """Give the build back."""
+        request = Release(reason=reason, detail=detail)
+        await self._client.release(self._grant.build_id, self._grant.fence, request)
+
+    async def report(self, envelope: Envelope) -> Receipt:
+        """Hand in the result, again and again until it is taken or refused."""
+        async for attempt in retrying(REPORT_SECONDS):
+            with attempt:
+                return await self._client.report(self._grant.build_id, self._grant.fence, envelope)
+        raise AssertionError("retrying ends by a value or an error")
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._client.close()
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,0 +1,83 @@
+"""The composition root of the runner: the only place where adapters are named."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+import structlog
+
+from pierhead.runner.adapters.buildah import BuildahBackend
+from pierhead.runner.adapters.keeper import KeeperProcess
+from pierhead.runner.adapters.router import HttpControl
+from pierhead.runner.adapters.workspace import DiskWorkspace
+from pierhead.runner.config import Joined, lock_state
+from pierhead.runner.engine import Engine, Limits
+
+log = structlog.get_logger()
+
+
+async def work(joined: Joined, state: Path, *, end_with_input: bool) -> None:
+    """Be a runner until a signal comes, or, when told so, until the input ends.
+
+    Raises:
+        PierheadError: the credential is refused, or another process works with the state folder.
+    """
+    holder = lock_state(state)
+    control = HttpControl(joined.url, joined.credential, insecure_http=joined.insecure_http)
+    keeper = KeeperProcess(joined.url)
+    backend = BuildahBackend(state, slots=joined.slots, memory_bytes=joined.memory_bytes)
+    engine = Engine(
+        control,
+        backend,
+        keeper,
+        work=state / "work",
+        limits=Limits(memory_bytes=joined.memory_bytes, cpu_weight=joined.cpu_weight),
+        open_workspace=DiskWorkspace,
+        new_id=lambda: secrets.token_hex(16),
+        jitter=lambda seconds: random.uniform(0, seconds),
+    )
+    _obey_signals(engine)
+    try:
+        keeping = asyncio.create_task(keeper.run())
+        watching = asyncio.create_task(_until_input_ends(engine)) if end_with_input else None
+        try:
+            await engine.run()
+        finally:
+            if watching is not None:
+                watching.cancel()
+            keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeping
+    finally:
+        await control.close()
+        os.close(holder)
+
+
+def _obey_signals(engine: Engine) -> None:
+    """The first signal lets builds finish; the second one gives them back."""
+    heard = 0
+
+    def on_signal() -> None:
+        nonlocal heard
+        heard += 1
+        if heard == 1:
+            log.info("runner.draining")
+            engine.drain()
+        else:
+            engine.abort()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+
+
+async def _until_input_ends(engine: Engine) -> None:
+    """Whoever started us holds our input open; when it is gone, nobody wants the builds."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await reader.read()
+    engine.abort()

@@ -1,0 +1,65 @@
+"""From the bytes of a manifest and a configuration to what the envelope says of an image."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from pierhead.protocol.digest import digest_of
+from pierhead.protocol.platform import normalise_platform
+from pierhead.protocol.result import ImageConfig, PlatformImage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltImage:
+    """An image: its manifest byte for byte, and what it says."""
+
+    manifest: bytes
+    media_type: str
+    platform: PlatformImage
+    config: ImageConfig
+
+
+def read_image(manifest: bytes, config: bytes) -> BuiltImage:
+    """Return what the two documents say.
+
+    Raises:
+        ValueError: they are not an OCI image manifest and its configuration.
+    """
+    try:
+        outer, inner = json.loads(manifest), json.loads(config)
+        return BuiltImage(
+            manifest=manifest,
+            media_type=outer.get("mediaType") or "application/vnd.oci.image.manifest.v1+json",
+            platform=_platform(manifest, outer, inner),
+            config=image_config(inner.get("config") or {}),
+        )
+    except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
+        raise ValueError(f"not an OCI image: {error}") from error
+
+
+def _platform(manifest: bytes, outer: dict[str, Any], inner: dict[str, Any]) -> PlatformImage:
+    return PlatformImage(
+        platform=normalise_platform(inner["os"], inner["architecture"], inner.get("variant")),
+        manifest_digest=digest_of(manifest),
+        config_digest=outer["config"]["digest"],
+        size_bytes=sum(layer["size"] for layer in outer["layers"]),
+        layers=tuple(layer["digest"] for layer in outer["layers"]),
+    )
+
+
+def image_config(found: dict[str, Any]) -> ImageConfig:
+    """Return the run configuration (image-spec, config.md, "config")."""
+    entrypoint, cmd = found.get("Entrypoint"), found.get("Cmd")
+    return ImageConfig(
+        user=found.get("User") or "",
+        env=tuple(found.get("Env") or ()),
+        entrypoint=tuple(entrypoint) if entrypoint is not None else None,
+        cmd=tuple(cmd) if cmd is not None else None,
+        working_dir=found.get("WorkingDir") or "",
+        exposed_ports=tuple(sorted(found.get("ExposedPorts") or ())),
+        volumes=tuple(sorted(found.get("Volumes") or ())),
+        labels=dict(sorted((found.get("Labels") or {}).items())),
+        stop_signal=found.get("StopSignal"),
+    )

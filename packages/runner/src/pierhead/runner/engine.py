@@ -1,0 +1,231 @@
+"""The runner's loop: take builds, carry them through, give back what cannot be finished.
+
+It asks for work with a list of what it really holds, and repeats a request until it is answered,
+so a lost answer loses nothing. Every build is a task of its own and ends in exactly one of three
+ways: its result was taken, it was given back, or it was lost to another attempt.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from pierhead.protocol.errors import PierheadError, Refused, TokenRefused, Unavailable
+from pierhead.protocol.lease import Acquire, Acquired, Grant, Held
+from pierhead.protocol.runner import Capabilities
+from pierhead.runner.job import Job
+from pierhead.runner.ports import Backend, Control, Keeper, Workspace
+
+DISK_FREE_MIN: Final = 512 * 1024**2
+BACKOFF_SECONDS: Final = 0.25
+BACKOFF_MAX_SECONDS: Final = 16.0
+# After builds that the runner itself broke: longer each time, so that a sick machine cannot eat
+# the queue.
+QUARANTINE_SECONDS: Final = 10.0
+QUARANTINE_MAX_SECONDS: Final = 3600.0
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What builds on this runner may use."""
+
+    memory_bytes: int | None = None
+    cpu_weight: int | None = None
+
+
+class Engine:
+    """One process of a runner at work."""
+
+    def __init__(
+        self,
+        control: Control,
+        backend: Backend,
+        keeper: Keeper,
+        *,
+        work: Path,
+        limits: Limits,
+        open_workspace: Callable[[Path], Workspace],
+        new_id: Callable[[], str],
+        jitter: Callable[[float], float],
+    ) -> None:
+        self._control = control
+        self._backend = backend
+        self._keeper = keeper
+        self._work = work
+        self._limits = limits
+        self._open_workspace = open_workspace
+        self._new_id = new_id
+        self._jitter = jitter
+        self._process = new_id()
+        self._jobs: dict[str, Job] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._draining = False
+        self._changed = asyncio.Event()
+        self._request_id: str | None = None  # of a request that was not answered yet
+        self._broken = 0
+        self._rest_until = 0.0
+
+    async def run(self) -> None:
+        """Work until drained.
+
+        Raises:
+            Refused: the credential is not good any more, or another process took over.
+        """
+        await self._backend.sweep()
+        await asyncio.to_thread(shutil.rmtree, self._work, ignore_errors=True)
+        self._work.mkdir(parents=True)
+        capabilities = await self._backend.probe()
+        session = await self._begin(capabilities)
+        try:
+            while not (self._draining and not self._tasks):
+                await self._turn(session, capabilities)
+        finally:
+            await self._abort_all("the runner stops")
+
+    def drain(self) -> None:
+        """Take no more builds; end when those under way are done."""
+        self._draining = True
+        self._changed.set()
+
+    def abort(self) -> None:
+        """Give all builds back now, and take no more."""
+        self.drain()
+        for job in self._jobs.values():
+            job.stop("draining")
+
+    async def _begin(self, capabilities: Capabilities) -> str:
+        """Open the session, waiting for a router that is away."""
+        wait = BACKOFF_SECONDS
+        while True:
+            try:
+                session = await self._control.open_session(self._process, capabilities)
+            except Unavailable as error:
+                log.warning("session.unavailable", detail=str(error))
+                await asyncio.sleep(self._jitter(wait))
+                wait = min(wait * 2, BACKOFF_MAX_SECONDS)
+                continue
+            log.info("session.open", session=session.session_id)
+            return session.session_id
+
+    async def _turn(self, session: str, capabilities: Capabilities) -> None:
+        """Ask until there is an answer, or something changed here.
+
+        After a change the same request is sent again with what is true now. The router ends the
+        older one, and what it had granted for it comes with the answer to the repeat.
+        """
+        slots, reason = self._free_slots(capabilities)
+        self._request_id = self._request_id or self._new_id()
+        held = (
+            Held(build_id=build_id, fence=job.grant.fence) for build_id, job in self._jobs.items()
+        )
+        request = Acquire(
+            session_id=session,
+            request_id=self._request_id,
+            slots=slots,
+            held=tuple(held),
+            reason=reason,
+        )
+        self._changed.clear()
+        asking = asyncio.ensure_future(self._acquire(request))
+        changing = asyncio.ensure_future(self._changed.wait())
+        await asyncio.wait({asking, changing}, return_when=asyncio.FIRST_COMPLETED)
+        changing.cancel()
+        self._collect()
+        if not asking.done():
+            asking.cancel()
+            await asyncio.wait({asking})
+        if asking.cancelled():
+            return
+        answer = asking.result()
+        self._request_id = None
+        self._act(answer)
+        if answer.retry_after_ms:
+            await asyncio.sleep(answer.retry_after_ms / 1000)
+
+    async def _acquire(self, request: Acquire) -> Acquired:
+        wait = BACKOFF_SECONDS
+        while True:
+            try:
+                return await self._control.acquire(request)
+            except Unavailable as error:
+                log.warning("acquire.unavailable", detail=str(error))
+                await asyncio.sleep(self._jitter(wait))
+                wait = min(wait * 2, BACKOFF_MAX_SECONDS)
+
+    def _act(self, answer: Acquired) -> None:
+        for held in answer.drop:
+            job = self._jobs.get(held.build_id)
+            if job is not None and job.grant.fence == held.fence:
+                job.stop("lost")
+        for grant in answer.grants:
+            if grant.build_id not in self._jobs:
+                self._start(grant)
+
+    def _start(self, grant: Grant) -> None:
+        used = {job.slot for job in self._jobs.values()}
+        slot = next(number for number in range(len(used) + 1) if number not in used)
+        job = Job(
+            grant,
+            self._control.attempt(grant),
+            self._backend,
+            self._keeper,
+            slot=slot,
+            workspace=self._open_workspace(self._work / f"{grant.build_id}.{grant.fence}"),
+            memory_bytes=self._limits.memory_bytes,
+            cpu_weight=self._limits.cpu_weight,
+        )
+        self._jobs[grant.build_id] = job
+        task = asyncio.create_task(job.run())
+        task.add_done_callback(lambda _: self._changed.set())
+        self._tasks[grant.build_id] = task
+        log.info("build.begin", build=grant.build_id, fence=grant.fence)
+
+    def _collect(self) -> None:
+        """Take away jobs that have ended."""
+        for build_id, task in list(self._tasks.items()):
+            if not task.done():
+                continue
+            job = self._jobs.pop(build_id)
+            del self._tasks[build_id]
+            error = task.exception()
+            if error is not None:
+                log.error("build.broken", build=build_id, exc_info=error)
+            log.info("build.end", build=build_id, how=job.ended)
+            self._note_health(broken=error is not None or job.ended == "broken")
+
+    def _note_health(self, *, broken: bool) -> None:
+        self._broken = self._broken + 1 if broken else 0
+        if self._broken:
+            rest = min(QUARANTINE_SECONDS * 2 ** (self._broken - 1), QUARANTINE_MAX_SECONDS)
+            self._rest_until = asyncio.get_running_loop().time() + rest
+
+    def _free_slots(self, capabilities: Capabilities) -> tuple[int, str | None]:
+        """Return how many builds may come, and why none may."""
+        if self._draining:
+            return 0, "draining"
+        if asyncio.get_running_loop().time() < self._rest_until:
+            return 0, f"resting after {self._broken} broken builds"
+        free = shutil.disk_usage(self._work).free
+        if free < DISK_FREE_MIN:
+            return 0, f"only {free // 2**20} MiB of disk are free"
+        return max(0, capabilities.slots - len(self._jobs)), None
+
+    async def _abort_all(self, why: str) -> None:
+        for job in self._jobs.values():
+            job.stop("draining")
+        if self._tasks:
+            log.info("engine.stopping", builds=len(self._tasks), why=why)
+            await asyncio.wait(self._tasks.values())
+        self._collect()
+
+
+def is_final(error: PierheadError) -> bool:
+    """Say whether the runner should give up: it is not wanted any more."""
+    return isinstance(error, TokenRefused) or (
+        isinstance(error, Refused) and error.problem.slug == "session-superseded"
+    )

@@ -1,0 +1,262 @@
+"""One build on this runner, from the grant to the receipt.
+
+Whatever ends it, a wish, a lost lease, a fault, or its own success, the same clean-up follows, and
+then a look at whether anything is left. Nothing is reported before that.
+"""
+
+import asyncio
+import contextlib
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+import structlog
+
+from pierhead.protocol.archive import ArchiveError
+from pierhead.protocol.errors import IntegrityError, PierheadError, Refused, Unavailable
+from pierhead.protocol.lease import Grant, Phase
+from pierhead.protocol.result import (
+    BytesMoved,
+    Cause,
+    Envelope,
+    Failure,
+    StopProof,
+    Timings,
+)
+from pierhead.runner.ports import (
+    Backend,
+    Broken,
+    BuildOrder,
+    Built,
+    Hold,
+    Keeper,
+    Spool,
+    Workspace,
+)
+
+Wish: TypeAlias = Literal["cancelled", "lost", "draining"]
+Ended: TypeAlias = Literal["", "reported", "released", "lost", "broken"]
+AGAIN_SECONDS: Final = 1.0
+# How long the rest of a log may take after the build: the router may be restarted in between.
+LOG_SECONDS: Final = 120.0
+log = structlog.get_logger()
+
+
+class Job:
+    """One attempt. `run` ends when nothing of it is left."""
+
+    def __init__(
+        self,
+        grant: Grant,
+        hold: Hold,
+        backend: Backend,
+        keeper: Keeper,
+        *,
+        slot: int,
+        workspace: Workspace,
+        memory_bytes: int | None,
+        cpu_weight: int | None,
+    ) -> None:
+        self.grant = grant
+        self.slot = slot
+        self.ended: Ended = ""
+        self._hold = hold
+        self._backend = backend
+        self._keeper = keeper
+        self._workspace = workspace
+        self._memory_bytes = memory_bytes
+        self._cpu_weight = cpu_weight
+        self._wish: Wish | None = None
+        self._wished = asyncio.Event()
+        self._phase: Phase = "fetching"
+        self._took: dict[str, int] = {}
+        self._began = asyncio.get_running_loop().time()
+
+    def stop(self, wish: Wish) -> None:
+        """End the build for a reason; the first one counts, but a lost lease beats them all."""
+        if self._wish is None or wish == "lost":
+            self._wish = wish
+            self._wished.set()
+
+    async def run(self) -> None:
+        """Carry the build through."""
+        self._keeper.hold(
+            self.grant, lambda _reason: self.stop("lost"), lambda: self.stop("cancelled")
+        )
+        spool = self._workspace.spool(self._hold)
+        sending = asyncio.create_task(self._send(spool))
+        listening = asyncio.create_task(self._listen())
+        try:
+            envelope = await self._work(spool)
+            proof = await self._backend.stop(self._order())
+            spool.close()
+            await self._settle(envelope, proof, spool, sending)
+        finally:
+            self._keeper.drop(self.grant.build_id)
+            for task in (sending, listening):
+                task.cancel()
+            await asyncio.gather(sending, listening, return_exceptions=True)
+            await self._workspace.remove()
+            await self._hold.close()
+
+    async def _work(self, spool: Spool) -> Envelope | None:
+        """Build until done or until a wish comes; none: a wish came, or the machine is broken."""
+        building = asyncio.create_task(self._build(spool))
+        wishing = asyncio.create_task(self._wished.wait())
+        await asyncio.wait({building, wishing}, return_when=asyncio.FIRST_COMPLETED)
+        wishing.cancel()
+        if not building.done():
+            building.cancel()
+        try:
+            return await building
+        except asyncio.CancelledError:
+            return None
+        except Refused:
+            self.stop("lost")
+            return None
+        except (PierheadError, OSError, RuntimeError) as error:
+            log.error("build.machine", build=self.grant.build_id, error=str(error))
+            self.ended = "broken"
+            return None
+
+    async def _build(self, spool: Spool) -> Envelope:
+        try:
+            await self._enter("fetching")
+            await self._workspace.fetch(self._hold, self.grant.context)
+        except IntegrityError as error:
+            return self._failed("integrity", str(error))
+        except ArchiveError as error:
+            return self._failed("context", f"the context is refused: {error}")
+        await self._enter("building")
+        built = await self._backend.build(self._order(), spool.write, self._keeper.keep)
+        if isinstance(built, Broken):
+            return self._failed_build(built)
+        await self._enter("pushing")
+        sent, present = await self._hold.push(built)
+        await self._enter("reporting")
+        return self._succeeded(built, sent, present)
+
+    async def _enter(self, phase: Phase) -> None:
+        """Go on to a phase. The router hears of it; a build does not wait for one that is away."""
+        now = asyncio.get_running_loop().time()
+        self._took[self._phase] = self._took.get(self._phase, 0) + int((now - self._began) * 1000)
+        self._phase, self._began = phase, now
+        with contextlib.suppress(Unavailable):
+            if await self._hold.enter(phase):
+                self.stop("cancelled")
+
+    async def _settle(
+        self,
+        envelope: Envelope | None,
+        proof: StopProof,
+        spool: Spool,
+        sending: "asyncio.Task[None]",
+    ) -> None:
+        """Tell the router how it ended."""
+        if self._wish == "cancelled":
+            envelope = Envelope(outcome="cancelled", stop_proof=proof, timings=self._timings())
+        elif self._wish == "lost":
+            self.ended = "lost"
+            return
+        elif envelope is None:
+            await self._release()
+            return
+        with contextlib.suppress(TimeoutError, PierheadError):
+            async with asyncio.timeout(LOG_SECONDS):
+                await asyncio.shield(sending)
+        if not proof.clean:
+            log.error("build.leftovers", build=self.grant.build_id, proof=str(proof))
+        await self._report(_with_log(envelope, spool))
+
+    async def _release(self) -> None:
+        reason: Literal["draining", "unhealthy"] = (
+            "draining" if self._wish == "draining" else "unhealthy"
+        )
+        with contextlib.suppress(PierheadError):
+            await self._hold.release(reason, "")
+        self.ended = self.ended or "released"
+
+    async def _report(self, envelope: Envelope) -> None:
+        try:
+            receipt = await self._hold.report(envelope)
+        except PierheadError as error:
+            log.warning("result.refused", build=self.grant.build_id, detail=str(error))
+            self.ended = "lost"
+            return
+        log.info("result.taken", build=self.grant.build_id, state=receipt.state)
+        self.ended = "reported"
+
+    async def _send(self, spool: Spool) -> None:
+        try:
+            await spool.send()
+        except PierheadError:
+            self.stop("lost")
+
+    async def _listen(self) -> None:
+        """Wait for the wish to cancel; it also comes with heartbeats, only later."""
+        while True:
+            try:
+                if (await self._hold.signals()).cancel_requested:
+                    self.stop("cancelled")
+                    return
+            except Unavailable:
+                await asyncio.sleep(AGAIN_SECONDS)
+            except PierheadError:
+                # After the result this is the normal end; before it, the next write says so too.
+                return
+
+    def _order(self) -> BuildOrder:
+        folder = self._workspace.folder
+        return BuildOrder(
+            name=f"{self.grant.build_id}.{self.grant.fence}",
+            slot=self.slot,
+            context=folder / "context",
+            work=folder,
+            plan=self.grant.plan,
+            memory_bytes=self._memory_bytes,
+            cpu_weight=self._cpu_weight,
+        )
+
+    def _timings(self) -> Timings:
+        return Timings(
+            fetching_ms=self._took.get("fetching", 0),
+            building_ms=self._took.get("building", 0),
+            pushing_ms=self._took.get("pushing", 0),
+            total_ms=sum(self._took.values()),
+        )
+
+    def _failed(self, cause: Cause, message: str) -> Envelope:
+        failure = Failure(cause=cause, message=message[:1000])
+        return Envelope(outcome="failed", failure=failure, timings=self._timings())
+
+    def _failed_build(self, broken: Broken) -> Envelope:
+        return Envelope(
+            outcome="failed",
+            failure=broken.failure,
+            timings=self._timings(),
+            cache=broken.cache,
+            peak_memory_bytes=broken.peak_memory_bytes,
+            bytes_moved=BytesMoved(context_bytes=self.grant.context.size_bytes),
+        )
+
+    def _succeeded(self, built: Built, sent: int, present: int) -> Envelope:
+        image = built.image
+        return Envelope(
+            outcome="succeeded",
+            manifest_digest=image.platform.manifest_digest,
+            config_digest=image.platform.config_digest,
+            platforms=(image.platform,),
+            config=image.config,
+            timings=self._timings(),
+            peak_memory_bytes=built.peak_memory_bytes,
+            cache=built.cache,
+            bytes_moved=BytesMoved(
+                context_bytes=self.grant.context.size_bytes,
+                pushed_bytes=sent,
+                present_bytes=present,
+            ),
+            warnings=built.warnings,
+        )
+
+
+def _with_log(envelope: Envelope, spool: Spool) -> Envelope:
+    return msgspec.structs.replace(envelope, log_bytes=spool.size, log_digest=spool.digest)

@@ -1,0 +1,222 @@
+"""The keeper: a process of its own, with the standard library only.
+
+The runner hashes, packs and uploads; a heartbeat in the same process would starve with it. So it
+lives here, and so does the last resort: when the runner is gone (this process's input ends, however
+it came to that), or a lease was not renewed in time, everything that a build started is killed.
+
+Runs as a script: `python -I -S keeper.py`. Orders come as JSON lines on the input, so that no
+token is ever in a command line or an environment; news goes out as JSON lines.
+
+Time is CLOCK_BOOTTIME: it goes on while a machine sleeps, as the router's clock does.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import ssl
+import sys
+import threading
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+# Stop this much before the lease ends on the router's clock, which may be a little ahead.
+MARGIN_SECONDS = 3.0
+# The runner says something each 5 s; one that is silent for so long hangs: it must keep no lease.
+RUNNER_SILENT_SECONDS = 45.0
+CALL_SECONDS = 5.0
+
+
+def now() -> float:
+    """Return seconds since the machine started, sleep included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Group:
+    """A process group, named so that a reused number is not mistaken for it."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.pid: int = order["pid"]
+        self.cgroups: list[str] = order["cgroups"]
+        self.began = began(self.pid)
+
+    def kill(self) -> None:
+        """End all of it; what is gone, and what only has its number, is left alone."""
+        if self.began is not None and began(self.pid) == self.began:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        for folder in self.cgroups:
+            for pid in members(folder):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def began(pid: int) -> str | None:
+    """Return when a process was started, in ticks; none when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[19]
+    except OSError:
+        return None
+
+
+def members(folder: str) -> list[int]:
+    """Return all processes in a cgroup and below it."""
+    found: list[int] = []
+    for path, _, files in os.walk(folder):
+        if "cgroup.procs" in files:
+            with contextlib.suppress(OSError), open(os.path.join(path, "cgroup.procs")) as procs:
+                found += [int(line) for line in procs]
+    return found
+
+
+class Hold(threading.Thread):
+    """One lease: renews it until it is dropped or lost."""
+
+    def __init__(self, order: dict[str, Any], keeper: "Keeper") -> None:
+        super().__init__(daemon=True)
+        self.build: str = order["build"]
+        self.fence: int = order["fence"]
+        self.token: str = order["token"]
+        self.url = urlsplit(order["url"])
+        self.ttl: float = order["ttl_ms"] / 1000
+        self.renew: float = order["renew_ms"] / 1000
+        self.keeper = keeper
+        self.groups: list[Group] = []
+        self.ended = threading.Event()
+        self.sent = now()
+        self.connection: http.client.HTTPConnection | None = None
+        self.cancelled = False
+
+    def run(self) -> None:
+        """Renew until dropped or lost."""
+        margin = min(MARGIN_SECONDS, self.ttl / 4)
+        wait = self.renew
+        while not self.ended.wait(wait):
+            if self.keeper.runner_is_silent():
+                return self.lose("the runner does not answer its own helper")
+            began_call = now()
+            try:
+                status, body = self.beat()
+            except (OSError, http.client.HTTPException, ValueError):
+                self.close()
+                status, body = 0, {}
+            if status == 200:
+                self.sent = began_call
+                wait = self.renew
+                if body.get("cancel_requested") and not self.cancelled:
+                    self.cancelled = True
+                    self.keeper.say(self.build, "cancel", "")
+                continue
+            if status in (401, 403, 404, 409):
+                return self.lose(f"the router says {status}")
+            if now() - self.sent > self.ttl - margin:
+                return self.lose("no heartbeat got through in time")
+            wait = min(1.0, self.renew)
+        return self.close()
+
+    def beat(self) -> tuple[int, dict[str, Any]]:
+        """Send one heartbeat; return the status and the document of the answer."""
+        if self.connection is None:
+            self.connection = self.connect()
+        path = f"{self.url.path}/api/builds/{self.build}/heartbeat"
+        headers = {
+            "Authorization": f"Bearer {self.token}",
+            "Pierhead-Fence": str(self.fence),
+            "Pierhead-Protocol": "1",
+            "Content-Type": "application/json",
+        }
+        self.connection.request("POST", path, b"{}", headers)
+        answer = self.connection.getresponse()
+        body = answer.read(65536)
+        return answer.status, json.loads(body) if answer.status == 200 else {}
+
+    def lose(self, reason: str) -> None:
+        """End the build: its lease is somebody else's or nobody's."""
+        if not self.ended.is_set():
+            self.ended.set()
+            self.kill()
+            self.keeper.say(self.build, "lost", reason)
+        self.close()
+
+    def kill(self) -> None:
+        """End every process of the build."""
+        for group in self.groups:
+            group.kill()
+
+    def connect(self) -> http.client.HTTPConnection:
+        """Return a connection to the router."""
+        host, port = self.url.hostname or "", self.url.port
+        if self.url.scheme != "https":
+            return http.client.HTTPConnection(host, port, timeout=CALL_SECONDS)
+        context = ssl.create_default_context()
+        return http.client.HTTPSConnection(host, port, timeout=CALL_SECONDS, context=context)
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+
+class Keeper:
+    """All leases, and the runner's orders."""
+
+    def __init__(self) -> None:
+        self.holds: dict[str, Hold] = {}
+        self.lock = threading.Lock()
+        self.heard = now()
+
+    def say(self, build: str, event: str, reason: str) -> None:
+        """Tell the runner."""
+        line = json.dumps({"build": build, "event": event, "reason": reason})
+        with self.lock, contextlib.suppress(OSError):
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+
+    def runner_is_silent(self) -> bool:
+        """Say whether the runner hangs."""
+        return now() - self.heard > RUNNER_SILENT_SECONDS
+
+    def obey(self, order: dict[str, Any]) -> None:
+        """Carry out one order."""
+        self.heard = now()
+        kind, build = order["op"], order.get("build", "")
+        if kind == "hold":
+            self.drop(build)
+            self.holds[build] = Hold(order, self)
+            self.holds[build].start()
+        elif kind == "group" and build in self.holds:
+            self.holds[build].groups.append(Group(order))
+        elif kind == "drop":
+            self.drop(build)
+
+    def drop(self, build: str) -> None:
+        """Forget a build; its processes are the runner's business again."""
+        hold = self.holds.pop(build, None)
+        if hold is not None:
+            hold.ended.set()
+
+    def run(self) -> None:
+        """Obey until the input ends; then the runner is gone, and its builds go with it."""
+        for line in sys.stdin:
+            self.obey(json.loads(line))
+        for hold in self.holds.values():
+            hold.kill()
+
+
+def main() -> None:
+    """Be the keeper of one runner."""
+    # The runner's terminal or supervisor may signal the whole group; the runner decides, not we.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, -5)
+    threading.stack_size(256 * 1024)
+    Keeper().run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""What the runner's engine needs from outside, in sentences."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from pierhead.protocol.lease import (
+    Acquire,
+    Acquired,
+    Grant,
+    LogAccepted,
+    Phase,
+    ReleaseReason,
+    Signals,
+)
+from pierhead.protocol.plan import ContextRef, Plan
+from pierhead.protocol.result import CacheUse, Envelope, Failure, Receipt, StopProof
+from pierhead.protocol.runner import Capabilities, Session
+from pierhead.runner.domain.image import BuiltImage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOrder:
+    """What a backend builds, and within which limits."""
+
+    name: str  # of the attempt, "b_7f3k.1": names its processes, cgroup and network
+    slot: int
+    context: Path
+    work: Path  # the layout is made here
+    plan: Plan
+    memory_bytes: int | None = None
+    cpu_weight: int | None = None  # 1 to 10000, 100 is usual
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A process group and its cgroups, for whoever has to end it when the runner is gone."""
+
+    name: str
+    pid: int
+    cgroups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """An image in an OCI layout on this machine's disk."""
+
+    layout: Path
+    image: BuiltImage
+    cache: CacheUse
+    peak_memory_bytes: int | None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A build that failed, and what was used until then."""
+
+    failure: Failure
+    cache: CacheUse
+    peak_memory_bytes: int | None
+
+
+LogSink: TypeAlias = Callable[[bytes], None]
+KeepGroup: TypeAlias = Callable[[Group], None]
+
+
+class Backend(Protocol):
+    """Builds images. Never more than one build in a slot."""
+
+    async def probe(self) -> Capabilities:
+        """Say what this machine can do."""
+        ...
+
+    async def build(self, order: BuildOrder, log: LogSink, keep: KeepGroup) -> Built | Broken:
+        """Build. `log` gets the output as it comes, `keep` the process group as soon as it is.
+
+        Cancelling the task ends the build at once; `stop` has to follow.
+        """
+        ...
+
+    async def stop(self, order: BuildOrder) -> StopProof:
+        """Remove all that a build left, then look again and say what is still there."""
+        ...
+
+    async def sweep(self) -> StopProof:
+        """At start: remove what earlier lives of this runner left."""
+        ...
+
+
+class Control(Protocol):
+    """The router, as a runner sees it. Calls raise the errors of `pierhead.protocol.errors`."""
+
+    async def open_session(self, process: str, capabilities: Capabilities) -> Session:
+        """Begin to work."""
+        ...
+
+    async def acquire(self, request: Acquire) -> Acquired:
+        """Ask for builds."""
+        ...
+
+    def attempt(self, grant: Grant) -> "Hold":
+        """Return the calls that the grant's token allows."""
+        ...
+
+
+class Hold(Protocol):
+    """What an attempt asks of the router."""
+
+    def context(self, offset: int) -> AsyncIterator[bytes]:
+        """Yield the packed context."""
+        ...
+
+    async def enter(self, phase: Phase) -> bool:
+        """Say what is done now; true: the build should end."""
+        ...
+
+    async def signals(self) -> Signals:
+        """Wait for a wish."""
+        ...
+
+    async def append_log(self, offset: int, data: bytes) -> LogAccepted:
+        """Append to the log."""
+        ...
+
+    async def push(self, built: Built) -> tuple[int, int]:
+        """Push an image; return how many bytes were sent and how many were there already."""
+        ...
+
+    async def release(self, reason: ReleaseReason, detail: str) -> None:
+        """Give the build back."""
+        ...
+
+    async def report(self, envelope: Envelope) -> Receipt:
+        """Hand in the result."""
+        ...
+
+    async def close(self) -> None:
+        """Close its connections."""
+        ...
+
+
+class Spool(Protocol):
+    """The log of one attempt on its way to the router."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """The digest of all of it."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Take output of the build; never waits."""
+        ...
+
+    def close(self) -> None:
+        """Say that no output follows."""
+        ...
+
+    async def send(self) -> None:
+        """Send until it is closed and all of it has arrived."""
+        ...
+
+
+class Workspace(Protocol):
+    """The folder of one attempt."""
+
+    async def fetch(self, hold: Hold, wanted: ContextRef) -> Path:
+        """Fetch, check and unpack the context; return its folder."""
+        ...
+
+    def spool(self, hold: Hold) -> Spool:
+        """Begin the log."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """Where the backend may work."""
+        ...
+
+    async def remove(self) -> None:
+        """Remove all of it."""
+        ...
+
+
+class Keeper(Protocol):
+    """The process that keeps leases alive and ends builds whose runner is gone."""
+
+    def hold(self, grant: Grant, lost: Callable[[str], None], cancel: Callable[[], None]) -> None:
+        """Renew a lease from now on; tell when it is lost or the build should end."""
+        ...
+
+    def keep(self, group: Group) -> None:
+        """Watch over a process group."""
+        ...
+
+    def drop(self, build_id: str) -> None:
+        """Forget a build."""
+        ...
