@@ -54,7 +54,9 @@ def test_every_problem_has_its_heading(slug: str) -> None:
 
 
 def test_the_glossary_has_the_words_of_the_house_in_order() -> None:
-    terms = re.findall(r"^\*{2,3}([^*]+)\*{2,3} ", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    terms = re.findall(
+        r"^\*{2,3}([^*]+)\*{2,3} ", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE
+    )
 
     assert {"build", "attempt", "runner", "lease", "fence", "here", "project"} <= set(terms)
     assert terms == sorted(terms, key=str.lower)

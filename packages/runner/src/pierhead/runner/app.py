@@ -10,6 +10,7 @@ from pathlib import Path
 import structlog
 
 from pierhead.runner.adapters.buildah import BuildahBackend
+from pierhead.runner.adapters.entropy import jitter, new_id
 from pierhead.runner.adapters.keeper import KeeperProcess
 from pierhead.runner.adapters.router import HttpControl
 from pierhead.runner.adapters.workspace import DiskWorkspace
@@ -36,8 +37,8 @@ async def work(joined: Joined, state: Path, *, end_with_input: bool) -> None:
         work=state / "work",
         limits=Limits(memory_bytes=joined.memory_bytes, cpu_weight=joined.cpu_weight),
         open_workspace=DiskWorkspace,
-        new_id=lambda: secrets.token_hex(16),
-        jitter=lambda seconds: random.uniform(0, seconds),
+        new_id=new_id,
+        jitter=jitter,
     )
     _obey_signals(engine)
     try:
