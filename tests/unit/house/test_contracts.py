@@ -49,7 +49,7 @@ BREAKAGES = [
     ("SQL stays", "pierhead.router.services.submit", "sqlalchemy"),
     ("SQL stays", "pierhead.server.blobs", "sqlite3"),
     ("The web framework", "pierhead.router.services.submit", "starlette"),
-    ("One place knows", "pierhead.router.services.submit", "httpx"),
+    ("Only what talks", "pierhead.router.services.submit", "httpx"),
     ("Only commands", "pierhead.router.services.submit", "rich"),
     ("The helper process", "pierhead.runner.keeper.keeper", "pierhead.protocol.plan"),
 ]
