@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import os
+import signal
 import socket
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -200,6 +202,8 @@ async def _run(router: Router, settings: Settings, listener: socket.socket, loca
         if settings.here and runner_installed():
             tasks.append(group.create_task(_here(router, settings, local)))
         log.info("serve.ready", url=router.url, data=str(settings.data))
+        if settings.end_with_input:
+            tasks.append(group.create_task(_stop_with_input()))
         if settings.ready_fd is not None:
             os.write(settings.ready_fd, local.encode() + b"\n")
             os.close(settings.ready_fd)
@@ -222,6 +226,14 @@ async def _sweep_for_ever(router: Router) -> None:
         except (PierheadError, OSError) as error:
             # A full disk must not end the sweep: it goes on when there is space again.
             log.error("sweep.failed", error=str(error))
+
+
+async def _stop_with_input() -> None:
+    """Whoever started us holds our input open; when it ends, stop as if asked to."""
+    loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await reader.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 async def _here(router: Router, settings: Settings, local: str) -> None:

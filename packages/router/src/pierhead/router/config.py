@@ -20,6 +20,7 @@ class Settings:
     here: bool = True
     insecure_http: bool = False
     ready_fd: int | None = None  # told the URL, once, when requests are accepted
+    end_with_input: bool = False  # stop when standard input ends: whoever started it is gone
     time_scale: float = 1.0  # leases and waits shortened for tests; 1 elsewhere
 
 

@@ -1,0 +1,1 @@
+"""The frame of the `pierhead` command: finds commands, and speaks to people."""

@@ -1,0 +1,77 @@
+"""How the command speaks: results on stdout, the story on stderr, errors with the next step."""
+
+import sys
+from typing import Final
+
+import msgspec
+
+from pierhead.protocol.errors import Invalid, PierheadError, Unavailable
+from pierhead.protocol.problem import Problem
+
+OK: Final = 0
+REFUSED: Final = 1
+USAGE: Final = 2
+UNAVAILABLE: Final = 3
+INTERRUPTED: Final = 130
+
+
+class CommandFailed(Exception):
+    """The command ends here; everything was said already."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def tell(line: str = "") -> None:
+    """Write a line of the story."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def give(line: str) -> None:
+    """Write a line of the result."""
+    print(line, flush=True)
+
+
+def give_json(document: object) -> None:
+    """Write a document of the result, as one line."""
+    give(msgspec.json.encode(document).decode())
+
+
+def fail(text: str, hint: str | None = None, code: int = REFUSED) -> CommandFailed:
+    """Say what is wrong and what to do, and return what to raise."""
+    tell(f"error: {text.strip()}")
+    if hint:
+        tell()
+        tell(f"hint: {hint}")
+    return CommandFailed(code)
+
+
+def fail_with(error: PierheadError, *, as_json: bool = False) -> CommandFailed:
+    """Say what a problem says, and return what to raise."""
+    problem: Problem = error.problem
+    if as_json:
+        give_json(problem)
+        return CommandFailed(_code(error))
+    return fail(problem.detail or problem.title, problem.hint, _code(error))
+
+
+def _code(error: PierheadError) -> int:
+    if isinstance(error, Unavailable):
+        return UNAVAILABLE
+    return USAGE if isinstance(error, Invalid) and error.problem.status == 400 else REFUSED
+
+
+def size(count: int) -> str:
+    """Return a number of bytes for people."""
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} B"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"

@@ -1,0 +1,41 @@
+"""`python -m pierhead.router`: the control plane's process, without the weight of the frame."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from pierhead.protocol.errors import PierheadError
+from pierhead.router.app import main as serve
+from pierhead.router.config import DEFAULT_PORT, Settings, data_folder
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Return what the process understands; `pierhead serve` passes it on."""
+    parser = argparse.ArgumentParser(prog="pierhead serve")
+    parser.add_argument("--data", type=Path, default=data_folder())
+    parser.add_argument("--config", type=Path, default=Path.home() / ".config/pierhead")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT)
+    parser.add_argument("--public-url")
+    parser.add_argument("--no-here", dest="here", action="store_false")
+    parser.add_argument("--insecure-http", action="store_true")
+    parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--end-with-input", action="store_true")
+    parser.add_argument("--time-scale", type=float, default=1.0)
+    return parser
+
+
+def main() -> int:
+    """Run until a signal comes; return the exit code."""
+    settings = Settings(**vars(arguments().parse_args()))
+    try:
+        serve(settings)
+    except PierheadError as error:
+        hint = f"\n\nhint: {error.problem.hint}" if error.problem.hint else ""
+        print(f"error: {error}{hint}", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

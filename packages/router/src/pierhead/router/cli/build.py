@@ -1,0 +1,284 @@
+"""`pierhead build`: like `docker build`, elsewhere."""
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from pierhead.protocol.build import BuildView, CancelRequest
+from pierhead.protocol.cli.place import find_place
+from pierhead.protocol.cli.speak import (
+    INTERRUPTED,
+    OK,
+    USAGE,
+    CommandFailed,
+    fail,
+    give,
+    give_json,
+    size,
+    tell,
+)
+from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.client.pack import Packed, pack
+from pierhead.protocol.client.retry import retrying
+from pierhead.protocol.client.upload import upload
+from pierhead.protocol.plan import ContextRef, IfNobody, Plan, Submit
+from pierhead.router.cli.follow import Story, follow
+from pierhead.router.cli.once import control_plane
+from pierhead.router.domain.errors import Refused
+from pierhead.router.domain.naming import TagName, parse_tag, project_from_folder
+
+SUBMIT_SECONDS: Final = 60.0
+# What docker has and this release has not: each is named, none is ignored.
+NOT_YET: Final = {
+    "--secret": "secrets come with the next release; a build argument is not a place for one",
+    "--ssh": "it comes after --secret",
+    "--platform": "several platforms come later; the image is for the runner's own platform",
+    "--build-context": "it comes later; put what you need into the context",
+    "--pull": "it comes later; --no-cache builds everything anew",
+    "--network": "it comes later; builds have a network of their own",
+    "--add-host": "it comes later",
+    "--shm-size": "it comes later",
+    "--ulimit": "it comes later",
+    "--iidfile": "the digest is the last part of the printed reference",
+    "--metadata-file": "pierhead build --json prints the whole result",
+    "--push": "the image is in the control plane's registry already",
+    "--load": "docker pull the printed reference",
+    "--output": "skopeo copy the printed reference to where you want it",
+    "-o": "skopeo copy the printed reference to where you want it",
+    "--cache-from": "runners keep their cache by themselves",
+    "--cache-to": "runners keep their cache by themselves",
+    "--provenance": "it comes later",
+    "--sbom": "it comes later",
+    "--check": "it comes later",
+    "--squash": "it is not going to come: build in several stages",
+    "--rm": "nothing is ever left of a build",
+    "--force-rm": "nothing is ever left of a build",
+    "--memory": "limits belong to the machine that has them",
+    "-m": "limits belong to the machine that has them",
+    "--cpu-shares": "limits belong to the machine that has them",
+    "--cgroup-parent": "limits belong to the machine that has them",
+    "--isolation": "every build is isolated as far as its runner can",
+    "--builder": "runners take builds by themselves; pierhead status shows them",
+    "--compress": "contexts are always compressed",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the command line asks for."""
+
+    folder: Path
+    project: str
+    name: str
+    tags: tuple[str, ...]
+    plan: Plan
+    key: str | None
+    if_nobody: IfNobody
+    quiet: bool
+    as_json: bool
+    detach: bool
+    raw: bool
+
+
+def command(
+    path: Annotated[Path, typer.Argument(help="Folder with the context")],
+    tag: Annotated[list[str] | None, typer.Option("-t", "--tag", help="NAME or NAME:TAG")] = None,
+    file: Annotated[
+        str | None, typer.Option("-f", "--file", help="Dockerfile, inside the context")
+    ] = None,
+    build_arg: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, or NAME")] = None,
+    target: Annotated[str | None, typer.Option(help="Stage to build")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE")] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every step")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only the reference")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Events as JSON lines")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait; print the id")] = False,
+    key: Annotated[str | None, typer.Option(help="The same key is the same build")] = None,
+    project: Annotated[str | None, typer.Option(help="Otherwise -t's or the folder's name")] = None,
+    if_nobody: Annotated[str, typer.Option(help="here, wait or fail")] = "here",
+    timeout: Annotated[int, typer.Option(help="Seconds that the build may take")] = 1800,
+    progress: Annotated[str, typer.Option(help="auto, or plain for the whole log")] = "auto",
+    url: Annotated[str | None, typer.Option(help="Control plane")] = None,
+) -> int:
+    """Build an image: here, or on your machines."""
+    refuse_foreign_flags(sys.argv)
+    if progress not in {"auto", "plain"}:
+        raise fail("--progress is auto or plain", None, USAGE)
+    if if_nobody not in {"here", "wait", "fail"}:
+        raise fail("--if-nobody is here, wait or fail", None, USAGE)
+    names = [_tag(text) for text in tag or []]
+    own = _project(project, names, path)
+    asked = Asked(
+        folder=path,
+        project=own,
+        name=names[0].project if names else own,
+        tags=tuple(name.tag for name in names),
+        plan=Plan(
+            dockerfile=_dockerfile(path, file),
+            target=target,
+            build_args=_pairs(build_arg or [], from_environment=True),
+            labels=_pairs(label or [], from_environment=False),
+            no_cache=no_cache,
+            timeout_seconds=timeout,
+        ),
+        key=key,
+        if_nobody=if_nobody,  # type: ignore[arg-type]
+        quiet=quiet,
+        as_json=as_json,
+        detach=detach,
+        raw=progress == "plain",
+    )
+    return asyncio.run(_build(asked, url))
+
+
+def refuse_foreign_flags(arguments: Sequence[str]) -> None:
+    """Name a flag of docker's that is not honoured, and what to do instead."""
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        if flag in NOT_YET:
+            raise fail(f"{flag} is not honoured yet", NOT_YET[flag], USAGE)
+
+
+async def _build(asked: Asked, url: str | None) -> int:
+    with tempfile.TemporaryDirectory(prefix="pierhead-") as folder:
+        packed = pack(asked.folder, Path(folder) / "context", dockerfile=asked.plan.dockerfile)
+        _tell_context(asked, packed)
+        async with control_plane(find_place(url)) as place, place.client() as client:
+            sent = await upload(client, asked.project, packed.ref, packed.file)
+            if sent and not asked.quiet:
+                tell(f"upload    {size(sent)}")
+            view = await _submit(client, asked, packed.ref)
+            if asked.detach:
+                _give_id(asked, view)
+                return OK
+            return await _follow(client, asked, view)
+
+
+async def _submit(client: RouterClient, asked: Asked, context: ContextRef) -> BuildView:
+    # A key makes the call replayable: a lost answer must not build twice.
+    key = asked.key or f"cli-{os.urandom(16).hex()}"
+    request = Submit(
+        project=asked.project,
+        plan=asked.plan,
+        context=context,
+        key=key,
+        tags=asked.tags,
+        if_nobody=asked.if_nobody,
+    )
+    async for attempt in retrying(SUBMIT_SECONDS):
+        with attempt:
+            return await client.submit(request)
+    raise AssertionError("retrying ends by a value or an error")
+
+
+async def _follow(client: RouterClient, asked: Asked, view: BuildView) -> int:
+    story = Story(asked.name, quiet=asked.quiet, raw=asked.raw)
+    following = asyncio.create_task(follow(client, view.id, story, as_json=asked.as_json))
+    interrupted = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupted.set)
+    waiting = asyncio.create_task(interrupted.wait())
+    await asyncio.wait({following, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.remove_signal_handler(number)
+    if following.done():
+        return following.result()
+    if await _wants_detach(view):
+        following.cancel()
+        tell(f"detached. later: pierhead builds watch {view.id}")
+        return INTERRUPTED
+    await client.cancel(view.id, CancelRequest(reason="interrupted"))
+    try:
+        await following
+    except CommandFailed:
+        return INTERRUPTED
+    return INTERRUPTED
+
+
+async def _wants_detach(view: BuildView) -> bool:
+    """Ask what people mean by ^C; a program that sends the signal means cancel."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    question = f"\n^C  cancel {view.id}?  [c]ancel  [d]etach  (again ^C = cancel) "
+    print(question, end="", file=sys.stderr, flush=True)
+    try:
+        return (await asyncio.to_thread(sys.stdin.readline)).strip().lower().startswith("d")
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return False
+
+
+def _give_id(asked: Asked, view: BuildView) -> None:
+    if asked.as_json:
+        give_json(view)
+    else:
+        give(view.id)
+
+
+def _tell_context(asked: Asked, packed: Packed) -> None:
+    if asked.quiet:
+        return
+    left = (
+        f"   (left out {', '.join(packed.left_out[:3])}: .dockerignore)" if packed.left_out else ""
+    )
+    tell(f"context   {packed.ref.files} files, {size(packed.ref.unpacked_bytes)}{left}")
+    for warning in packed.warnings:
+        tell(f"note      {warning}")
+
+
+def _tag(text: str) -> TagName:
+    try:
+        return parse_tag(text)
+    except Refused as error:
+        raise fail(str(error), error.hint, USAGE) from error
+
+
+def _project(project: str | None, names: list[TagName], path: Path) -> str:
+    if len({name.project for name in names}) > 1:
+        raise fail("all -t of one build have the same NAME", "-t web:1.2 -t web:latest", USAGE)
+    if project:
+        return project
+    try:
+        return names[0].project if names else project_from_folder(path.resolve().name)
+    except Refused as error:
+        raise fail(str(error), error.hint, USAGE) from error
+
+
+def _dockerfile(path: Path, file: str | None) -> str:
+    """Return the Dockerfile relative to the context, as `-f` means it: from where we are."""
+    if file is None:
+        found = path / "Dockerfile"
+        if path.is_dir() and not found.is_file():
+            hint = "name it: pierhead build -f PATH"
+            raise fail(f"there is no Dockerfile in {path}", hint, USAGE)
+        return "Dockerfile"
+    inside = Path(file) if (Path(file)).is_file() else path / file
+    try:
+        return str(inside.resolve().relative_to(path.resolve()))
+    except ValueError as error:
+        hint = "copy it into the context"
+        raise fail(f"{file} is outside the context {path}", hint, USAGE) from error
+
+
+def _pairs(texts: Sequence[str], *, from_environment: bool) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, given, value = text.partition("=")
+        if not name:
+            raise fail(f"{text!r} is not NAME=VALUE", None, USAGE)
+        if given:
+            found[name] = value
+        elif from_environment and name in os.environ:
+            found[name] = os.environ[name]
+        elif not from_environment:
+            found[name] = ""
+    return found

@@ -1,0 +1,188 @@
+"""Follows a build and tells its story, line by line, until it has its result."""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator
+from typing import Final, assert_never
+
+from pierhead.protocol import build as wire
+from pierhead.protocol.cli.speak import (
+    INTERRUPTED,
+    OK,
+    REFUSED,
+    UNAVAILABLE,
+    duration,
+    fail,
+    give,
+    give_json,
+    size,
+    tell,
+)
+from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.errors import Unavailable
+from pierhead.protocol.result import Envelope
+
+_STEP: Final = re.compile(r"^(?:\[\d+/\d+\] )?STEP (\d+)/(\d+): (.*)$")
+AGAIN_SECONDS: Final = 1.0
+# A control plane that is restarted is back within seconds; one that is gone is not waited for.
+AWAY_SECONDS: Final = 120.0
+
+
+class Story:
+    """What was told of a build so far."""
+
+    def __init__(self, name: str, *, quiet: bool = False, raw: bool = False) -> None:
+        self._name = name
+        self._quiet = quiet
+        self._raw = raw
+        self._line = b""
+        self._step: tuple[str, float] | None = None
+        self._cached = False
+        self._began = time.monotonic()  # noqa: TID251 - what people see is real time
+        self._runner = ""
+        self._here = False
+
+    def hear(self, event: wire.Event) -> None:
+        """Tell one event."""
+        match event:
+            case wire.Queued(rejections=rejections):
+                for rejection in rejections:
+                    if rejection.runner != "here":
+                        self._tell(f"waiting   {rejection.runner}: {rejection.reason}")
+            case wire.Started(runner=runner, here=here, platforms=platforms):
+                self._runner, self._here = runner, here
+                self._tell(f"where     {runner}   {', '.join(platforms)}")
+            case wire.Log(data=data):
+                self._hear_log(data)
+            case wire.PhaseChanged(phase=phase):
+                self._end_step()
+                if phase == "pushing":
+                    self._tell("push      what the registry does not have yet")
+            case wire.Requeued(reason=reason):
+                self._end_step()
+                self._tell(f"again     moved to another runner: {reason}")
+            case wire.FellBack():
+                pass  # the log's first line says it
+            case wire.Notice(text=text):
+                self._tell(f"note      {text}")
+            case wire.CancelRequested(by=by):
+                self._tell(f"cancelling on {self._runner} (asked by {by}) ...")
+            case wire.Finished():
+                self._end_step()
+            case _:
+                assert_never(event)
+
+    def end(self, view: wire.BuildView) -> int:
+        """Tell how it ended, give the reference, and return the exit code."""
+        took = time.monotonic() - self._began  # noqa: TID251
+        result = view.result or Envelope(outcome="failed")
+        match view.state:
+            case "succeeded":
+                self._tell(
+                    f"{self._name}  built {self._where()} in {duration(took)}   "
+                    f"({_facts(result)})   {view.id}"
+                )
+                give(view.reference or "")
+                return OK
+            case "cancelled":
+                tell(f"{self._name}  cancelled   {view.id}{proof_text(result)}")
+                return INTERRUPTED
+            case _:
+                raise _failed(self._name, self._where(), view, result)
+
+    def _where(self) -> str:
+        return "here" if self._here else f"on {self._runner}" if self._runner else "nowhere"
+
+    def _hear_log(self, data: bytes) -> None:
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            self._hear_line(line.decode("utf-8", "replace").rstrip("\r"))
+
+    def _hear_line(self, line: str) -> None:
+        found = _STEP.match(line)
+        if line.startswith("note: built here") or self._raw:
+            self._tell(line)
+        elif found is not None:
+            self._end_step()
+            self._step = (f" {found[1]}/{found[2]} {found[3]}", time.monotonic())  # noqa: TID251
+            self._cached = False
+        elif line.startswith("--> Using cache"):
+            self._cached = True
+
+    def _end_step(self) -> None:
+        if self._step is None:
+            return
+        text, began = self._step
+        took = "cached" if self._cached else duration(time.monotonic() - began)  # noqa: TID251
+        self._tell(f"{text[:72]:72}  {took}")
+        self._step = None
+
+    def _tell(self, line: str) -> None:
+        if not self._quiet:
+            tell(line)
+
+
+async def events(client: RouterClient, build_id: str) -> AsyncIterator[wire.Event]:
+    """Yield the events of a build to the last one, coming back after every cut."""
+    cursor: str | None = None
+    away_since: float | None = None
+    while True:
+        try:
+            async for event in client.events(build_id, after=cursor):
+                cursor, away_since = event.cursor, None
+                yield event
+                if isinstance(event, wire.Finished):
+                    return
+        except Unavailable as error:
+            now = time.monotonic()  # noqa: TID251
+            away_since = away_since or now
+            if now - away_since > AWAY_SECONDS:
+                hint = f"the build goes on. later: pierhead builds watch {build_id}"
+                raise fail(str(error), hint, UNAVAILABLE) from error
+        await asyncio.sleep(AGAIN_SECONDS)
+
+
+async def follow(
+    client: RouterClient, build_id: str, story: Story, *, as_json: bool = False
+) -> int:
+    """Tell a build's story to its end, and return the exit code."""
+    async for event in events(client, build_id):
+        if as_json:
+            give_json(event)
+        else:
+            story.hear(event)
+        if isinstance(event, wire.Finished):
+            if as_json:
+                return OK if event.build.state == "succeeded" else REFUSED
+            return story.end(event.build)
+    raise AssertionError("the events of a build end with `finished`")
+
+
+def proof_text(result: Envelope) -> str:
+    """Return what the runner saw after it had stopped a build."""
+    proof = result.stop_proof
+    if proof is None:
+        return ""
+    if proof.clean:
+        return (
+            f"   stopped in {proof.took_ms / 1000:.1f} s; no process, mount or file of it is left"
+        )
+    return f"   stopped, but something is left: {proof}"
+
+
+def _facts(result: Envelope) -> str:
+    facts = [f"{result.cache.cached} of {result.cache.steps} steps cached"]
+    if result.peak_memory_bytes is not None:
+        facts.append(f"peak {size(result.peak_memory_bytes)}")
+    return ", ".join(facts)
+
+
+def _failed(name: str, where: str, view: wire.BuildView, result: Envelope) -> Exception:
+    failure = result.failure
+    if failure is None:
+        return fail(f"{name} failed {where}", f"pierhead builds log {view.id}")
+    lines = "".join(f"\n   > {line}" for line in failure.extract[-8:])
+    text = f"{name} failed {where}: {failure.message}" + (f"\n{lines}" if lines else "")
+    whole = f"whole log: pierhead builds log {view.id}"
+    return fail(text, f"{failure.hint}\n      {whole}" if failure.hint else whole)

@@ -1,0 +1,44 @@
+"""`pierhead serve`: a control plane in the foreground."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pierhead.protocol.cli.place import config_folder
+from pierhead.protocol.cli.speak import tell
+from pierhead.router.config import DEFAULT_PORT, data_folder
+
+
+def command(
+    host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes any", min=0, max=65535)] = DEFAULT_PORT,
+    data: Annotated[Path | None, typer.Option(help="Where everything is kept")] = None,
+    public_url: Annotated[str | None, typer.Option(help="How others reach it")] = None,
+    no_here: Annotated[
+        bool, typer.Option("--no-here", help="Do not build on this machine")
+    ] = False,
+    insecure_http: Annotated[
+        bool, typer.Option("--insecure-http", help="Plain HTTP beyond this machine")
+    ] = False,
+) -> None:
+    """Run a control plane in the foreground, until it is told to stop."""
+    import pierhead.router.app  # noqa: F401, PLC0415 - says now what is not installed
+
+    arguments = serve_arguments(data or data_folder(), host, port)
+    arguments += ["--public-url", public_url] if public_url else []
+    arguments += ["--no-here"] if no_here else []
+    arguments += ["--insecure-http"] if insecure_http else []
+    tell(f"data      {data or data_folder()}")
+    tell(f"address   http://{host}:{port}")
+    tell(f"token     {config_folder() / 'token'} (mode 0600)")
+    # The frame of the command weighs more than the control plane itself; leave it behind.
+    os.execv(sys.executable, arguments)  # noqa: S606 - no shell is what is wanted here
+
+
+def serve_arguments(data: Path, host: str, port: int) -> list[str]:
+    """Return the command line of the control plane's own process."""
+    place = ["--data", str(data), "--config", str(config_folder())]
+    return [sys.executable, "-m", "pierhead.router", *place, "--host", host, "--port", str(port)]

@@ -1,0 +1,43 @@
+"""`pierhead status`: one page."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from pierhead.protocol.build import BuildPage
+from pierhead.protocol.cli.place import find_place
+from pierhead.protocol.cli.speak import give, give_json
+from pierhead.protocol.meta import Meta, ServerCapabilities
+
+
+def command(
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON")] = False,
+    url: Annotated[str | None, typer.Option(help="Control plane")] = None,
+) -> None:
+    """Show the control plane, its runners and its builds, and what needs you."""
+    meta, able, page = asyncio.run(_look(url))
+    if as_json:
+        give_json({"meta": meta, "capabilities": able, "builds": page.builds})
+        return
+    offline = [runner for runner in able.runners if not runner.online]
+    for runner in offline:
+        give(f"needs you   {runner.name} is offline (last seen {runner.seen_at or 'never'})")
+    running = sum(view.state == "leased" for view in page.builds)
+    waiting = sum(view.state == "queued" for view in page.builds)
+    give(f"control plane ready, {meta.release}, registry {able.registry}")
+    give(f"{running} builds running, {waiting} waiting")
+    for runner in able.runners:
+        facts = runner.capabilities
+        what = (
+            f"{', '.join(facts.platforms)}, {facts.backend}, isolation {facts.isolation}"
+            if facts
+            else "-"
+        )
+        state = "ready" if runner.online else "offline"
+        give(f"  {runner.name:14} {state:8} {len(runner.builds)} builds   {what}")
+
+
+async def _look(url: str | None) -> tuple[Meta, ServerCapabilities, BuildPage]:
+    async with find_place(url).client() as client:
+        return await client.meta(), await client.capabilities(), await client.builds(limit=200)

@@ -1,0 +1,1 @@
+"""The commands of the runner: join, run, and say what is wrong."""

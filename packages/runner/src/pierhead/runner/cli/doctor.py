@@ -1,0 +1,88 @@
+"""`pierhead doctor`: say what keeps this machine from building, each with its remedy."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from pierhead.protocol.cli.speak import OK, REFUSED, give, give_json, size
+from pierhead.runner.config import state_folder
+
+GIB: Final = 1024**3
+DISK_FREE_MIN: Final = 2 * GIB
+MEMORY_MIN: Final = GIB
+PROGRAMS: Final = {
+    "buildah": "buildah",
+    "runc": "runc",
+    "iptables": "iptables",
+    "ip": "iproute2",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at; `remedy` is empty when it is fine."""
+
+    what: str
+    text: str
+    remedy: str = ""
+
+
+def command(as_json: Annotated[bool, typer.Option("--json", help="As JSON")] = False) -> int:
+    """Look at this machine as a builder; exit 1 when something has to be mended."""
+    found = [*_programs(), _user(), _cgroups(), _disk(), _memory()]
+    if as_json:
+        give_json([{"what": f.what, "text": f.text, "remedy": f.remedy} for f in found])
+    else:
+        for finding in found:
+            give(f"{'problem' if finding.remedy else 'ok':8} {finding.what:10} {finding.text}")
+            if finding.remedy:
+                give(f"{'':19} -> {finding.remedy}")
+    return REFUSED if any(finding.remedy for finding in found) else OK
+
+
+def _programs() -> list[Finding]:
+    search = "/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    found = []
+    for program, package in PROGRAMS.items():
+        path = shutil.which(program, path=search)
+        remedy = "" if path else f"{sudo}apt-get install -y --no-install-recommends {package}"
+        found.append(Finding(program, path or "is not installed", remedy))
+    return found
+
+
+def _user() -> Finding:
+    if os.geteuid() == 0:
+        return Finding("user", "root: builds are isolated")
+    remedy = "run it as root; until then only trusted projects build here"
+    return Finding("user", "not root: builds are not isolated", remedy)
+
+
+def _cgroups() -> Finding:
+    root = Path("/sys/fs/cgroup")
+    if (root / "cgroup.controllers").exists():
+        return Finding("cgroups", "v2")
+    if all((root / name).is_dir() for name in ("memory", "pids", "cpu")):
+        return Finding("cgroups", "v1")
+    return Finding("cgroups", "no memory, pids and cpu controllers", "mount cgroup2 there")
+
+
+def _disk() -> Finding:
+    folder = state_folder()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    remedy = "" if free >= DISK_FREE_MIN else f"free at least {size(DISK_FREE_MIN)} there"
+    return Finding("disk", f"{size(free)} free at {folder}", remedy)
+
+
+def _memory() -> Finding:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    remedy = "" if total >= MEMORY_MIN else "builds need about 1 GB; use a larger machine"
+    return Finding("memory", size(total), remedy)
