@@ -11,7 +11,7 @@ check: ## Everything that must be green before a commit (about a minute)
 test: ## All of check, then real engines, packages and acceptance (minutes, as root)
 	@tools/setup.sh engines && $(NOX) test
 demo: ## Start a control plane, build an image with it, pull it and run it (as root)
-	@tools/setup.sh engines && .venv/bin/python tools/demo.py
+	@tools/setup.sh engines && .venv/bin/python -m tools.demo
 sim: ## Hunt for bugs with many seeds: make sim SEEDS=5000
 	@tools/setup.sh && $(NOX) soak -- $(or $(SEEDS),1000)
 fix: ## Format, and fix what tools can fix
@@ -21,4 +21,4 @@ bench: ## Measure, each number against its goal
 docs: ## Write the generated pages, and check all links
 	@tools/setup.sh && $(NOX) docs
 clean-demo: ## Stop the demo and remove all that it made
-	@if [ -x .venv/bin/python ]; then .venv/bin/python tools/demo.py --clean; fi
+	@if [ -x .venv/bin/python ]; then .venv/bin/python -m tools.demo --clean; fi

@@ -212,9 +212,10 @@ async def _wants_detach(view: BuildView) -> bool:
     question = f"\n^C  cancel {view.id}?  [c]ancel  [d]etach  (again ^C = cancel) "
     print(question, end="", file=sys.stderr, flush=True)
     try:
-        return (await asyncio.to_thread(sys.stdin.readline)).strip().lower().startswith("d")
+        answer: str = await asyncio.to_thread(sys.stdin.readline)
     except (KeyboardInterrupt, asyncio.CancelledError):
         return False
+    return answer.strip().lower().startswith("d")
 
 
 def _give_id(asked: Asked, view: BuildView) -> None:
