@@ -109,7 +109,6 @@ def command(
     url: Annotated[str | None, typer.Option(help="Control plane")] = None,
 ) -> int:
     """Build an image: here, or on your machines."""
-    refuse_foreign_flags(sys.argv)
     if progress not in {"auto", "plain"}:
         raise fail("--progress is auto or plain", None, USAGE)
     if if_nobody not in {"here", "wait", "fail"}:
@@ -139,7 +138,7 @@ def command(
     return asyncio.run(_build(asked, url))
 
 
-def refuse_foreign_flags(arguments: Sequence[str]) -> None:
+def check_arguments(arguments: Sequence[str]) -> None:
     """Name a flag of docker's that is not honoured, and what to do instead."""
     for argument in arguments:
         flag = argument.partition("=")[0]

@@ -55,10 +55,8 @@ class Story:
                 self._tell(f"where     {runner}   {', '.join(platforms)}")
             case wire.Log(data=data):
                 self._hear_log(data)
-            case wire.PhaseChanged(phase=phase):
-                self._end_step()
-                if phase == "pushing":
-                    self._tell("push      what the registry does not have yet")
+            case wire.PhaseChanged():
+                pass  # a phase is over sooner than its last lines of log are here
             case wire.Requeued(reason=reason):
                 self._end_step()
                 self._tell(f"again     moved to another runner: {reason}")
@@ -79,6 +77,9 @@ class Story:
         result = view.result or Envelope(outcome="failed")
         match view.state:
             case "succeeded":
+                moved = result.bytes_moved
+                there = f", {size(moved.present_bytes)} were there" if moved.present_bytes else ""
+                self._tell(f"push      {size(moved.pushed_bytes)}{there}")
                 self._tell(
                     f"{self._name}  built {self._where()} in {duration(took)}   "
                     f"({_facts(result)})   {view.id}"
