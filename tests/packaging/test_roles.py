@@ -3,6 +3,7 @@
 The environments are clean, so whatever a role needs and does not declare is missing here.
 """
 
+import re
 import subprocess
 import zipfile
 from collections.abc import Callable
@@ -31,7 +32,7 @@ def test_a_role_alone_starts(install: Install, requirement: str, script: str) ->
     shown = install(requirement).run(script, "--help")
 
     assert shown.returncode == 0, shown.stderr
-    assert "Usage" in shown.stdout
+    assert "COMMAND --help" in shown.stdout
     assert "Traceback" not in shown.stderr
 
 
@@ -108,6 +109,6 @@ def test_each_wheel_holds_its_portion_typed_and_leaves_the_namespace_open(wheels
     for name, wanted in portions.items():
         [wheel] = wheels.glob(f"{name}-{RELEASE}-*.whl")
         inside = set(zipfile.ZipFile(wheel).namelist())
-        found = {path.split("/")[1] for path in inside if path.startswith("pierhead/")}
+        found = {path.split("/")[1] for path in inside if re.match("pierhead/.", path)}
         assert found == wanted
         assert all(f"pierhead/{portion}/py.typed" in inside for portion in wanted)

@@ -1,0 +1,309 @@
+"""Real processes in private folders and on private ports, started as an operator would.
+
+Everything that was started is stopped at the end, whatever happened in between, and the logs of
+all processes are in the folder of the stage.
+"""
+
+import asyncio
+import contextlib
+import io
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import zstandard
+
+from pierhead.protocol.build import FINAL_STATES, BuildView
+from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.client.retry import retrying
+from pierhead.protocol.digest import digest_of
+from pierhead.protocol.errors import PierheadError, Unavailable
+from pierhead.protocol.plan import ContextRef, Plan, Submit, UploadRequest
+from pierhead.protocol.runner import AddRunner
+
+T = TypeVar("T")
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+BUSYBOX = Path("/bin/busybox")
+HELLO = """\
+FROM scratch
+COPY busybox /bin/busybox
+RUN ["/bin/busybox", "--install", "-s", "/bin"]
+RUN echo "hello from a build" > /greeting
+CMD ["/bin/busybox", "cat", "/greeting"]
+"""
+USUAL = Plan()
+STOP_SECONDS = 20.0
+POLL_SECONDS = 0.02
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def eventually(
+    question: Callable[[], Awaitable[T | None]], *, within: float, what: str = ""
+) -> T:
+    """Ask until the answer is something true, and return it."""
+    deadline = time.monotonic() + within
+    while True:
+        answer = await question()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"not within {within} s: {what or question}"
+        await asyncio.sleep(POLL_SECONDS)
+
+
+@dataclass(slots=True)
+class Service:
+    """One process that is started, killed and started again on the same folder."""
+
+    command: list[str]
+    environment: dict[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; its output goes to its log."""
+        assert self.process is None
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                self.command,
+                cwd=ROOT,
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id of what runs now."""
+        assert self.process is not None
+        return self.process.pid
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> int | None:
+        """Send a signal, wait for the end, and return the exit code."""
+        process, self.process = self.process, None
+        if process is None:
+            return None
+        process.send_signal(number)
+        try:
+            return await asyncio.to_thread(process.wait, STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return await asyncio.to_thread(process.wait)
+
+    async def kill(self) -> None:
+        """End it without a word."""
+        await self.stop(signal.SIGKILL)
+
+
+@dataclass(slots=True)
+class Stage:
+    """A control plane and its runners."""
+
+    folder: Path
+    port: int
+    time_scale: float = 1.0
+    plane: Service = field(init=False)
+    services: list[Service] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.time_scale == 1.0:
+            command = [str(BIN / "pierhead"), "serve", "--port", str(self.port)]
+        else:
+            # Only tests make leases shorter, so the command has no option for it.
+            place = ["--data", str(self.folder / "data"), "--config", str(self.folder / "config")]
+            scaled = ["--port", str(self.port), "--time-scale", str(self.time_scale)]
+            command = [sys.executable, "-m", "pierhead.router", *place, *scaled]
+        self.plane = Service(command, self.environment, self.folder / "plane.log")
+        self.services.append(self.plane)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What tells every process of this stage where it belongs."""
+        return {
+            "PIERHEAD_DATA": str(self.folder / "data"),
+            "PIERHEAD_CONFIG": str(self.folder / "config"),
+            "PIERHEAD_URL": self.url,
+            "NO_COLOR": "1",
+        }
+
+    @property
+    def url(self) -> str:
+        """Where the control plane is."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def token(self) -> str:
+        """The owner's token, as the control plane wrote it."""
+        return (self.folder / "config" / "token").read_text().strip()
+
+    @property
+    def login(self) -> Path:
+        """The folder of the login file that docker and skopeo understand."""
+        return self.folder / "config" / "docker"
+
+    def client(self, port: int | None = None) -> RouterClient:
+        """Return the owner's client, straight or through another port."""
+        url = f"http://127.0.0.1:{port}" if port else self.url
+        return RouterClient(url, token=self.token)
+
+    async def start_plane(self) -> None:
+        """Start the control plane and wait until it answers."""
+        self.plane.start()
+
+        async def answers() -> bool:
+            assert self.plane.process is not None
+            assert self.plane.process.poll() is None, self.plane.log.read_text()
+            with contextlib.suppress(Unavailable):
+                async with RouterClient(self.url) as anybody:
+                    await anybody.meta()
+                    return True
+            return False
+
+        await eventually(answers, within=20, what=f"{self.url} answers")
+
+    async def join(self, name: str, *, port: int | None = None) -> Service:
+        """Let a runner join, and start it; `port` is what it takes for the control plane's."""
+        state = self.folder / name
+        own = {"PIERHEAD_RUNNER_STATE": str(state), "PIERHEAD_CONFIG": str(state / "config")}
+        environment = {**self.environment, **own}
+        async with self.client() as owner:
+            code = (await owner.add_runner(AddRunner(name=name))).code
+        if port:
+            code = code.replace(f":{self.port}_", f":{port}_")
+        joined = await asyncio.to_thread(self.run, "join", code, **own)
+        assert joined.returncode == 0, joined.stderr
+        command = [str(BIN / "pierhead"), "runner", "start"]
+        service = Service(command, environment, self.folder / f"{name}.log")
+        self.services.append(service)
+        service.start()
+
+        async def online() -> bool:
+            async with self.client() as owner:
+                runners = (await owner.capabilities()).runners
+            return any(runner.name == name and runner.online for runner in runners)
+
+        await eventually(online, within=20, what=f"runner {name} is online")
+        return service
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run the command as a user of this control plane would."""
+        return subprocess.run(
+            [BIN / "pierhead", *arguments],
+            env={**os.environ, **self.environment, **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def logs(self) -> str:
+        """Return what all processes said."""
+        return "\n".join(
+            f"== {path.name}\n{path.read_text()}" for path in self.folder.glob("*.log")
+        )
+
+
+@asynccontextmanager
+async def stage(folder: Path, *, time_scale: float = 1.0) -> AsyncIterator[Stage]:
+    """Open a stage with a running control plane; stop all that was started on it at the end."""
+    opened = Stage(folder, free_port(), time_scale)
+    try:
+        await opened.start_plane()
+        yield opened
+    finally:
+        for service in reversed(opened.services):
+            await service.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A packed context."""
+
+    packed: bytes
+    reference: ContextRef
+
+
+def pack(files: dict[str, bytes]) -> Context:
+    """Pack files as the client does."""
+    tarred = io.BytesIO()
+    with tarfile.open(fileobj=tarred, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), 0o755
+            archive.addfile(member, io.BytesIO(content))
+    plain = tarred.getvalue()
+    packed = zstandard.compress(plain)
+    reference = ContextRef(
+        digest=digest_of(packed),
+        size_bytes=len(packed),
+        unpacked_bytes=len(plain),
+        files=len(files),
+    )
+    return Context(packed, reference)
+
+
+def hello(dockerfile: str = HELLO, **more: bytes) -> Context:
+    """Return a context of a Dockerfile and a static busybox."""
+    files = {"Dockerfile": dockerfile.encode(), "busybox": BUSYBOX.read_bytes()}
+    return pack({**files, **more})
+
+
+async def upload(client: RouterClient, context: Context, project: str) -> None:
+    """Upload a context, unless it is there."""
+    request = UploadRequest(
+        project=project,
+        digest=context.reference.digest,
+        size_bytes=context.reference.size_bytes,
+    )
+    begun = await client.begin_upload(request)
+    if not begun.complete:
+        assert begun.id is not None
+        await client.upload_part(begun.id, begun.offset, context.packed[begun.offset :])
+
+
+async def submit(
+    client: RouterClient,
+    context: Context,
+    *,
+    key: str,
+    project: str = "hello",
+    plan: Plan = USUAL,
+) -> BuildView:
+    """Submit a build, and again until there is an answer."""
+    wanted = Submit(project=project, plan=plan, context=context.reference, key=key)
+    async for attempt in retrying(30):
+        with attempt:
+            await upload(client, context, project)
+            return await client.submit(wanted)
+    raise AssertionError("retrying ends by returning or raising")
+
+
+async def finished(client: RouterClient, build_id: str, *, within: float = 60) -> BuildView:
+    """Wait for the end of a build, over restarts of the control plane."""
+
+    async def ended() -> BuildView | None:
+        with contextlib.suppress(PierheadError):
+            view = await client.build(build_id)
+            return view if view.state in FINAL_STATES else None
+        return None
+
+    return await eventually(ended, within=within, what=f"{build_id} ends")
