@@ -31,7 +31,7 @@ class Enroll(Struct, frozen=True, kw_only=True):
 
     secret: Annotated[str, Meta(min_length=16, max_length=256)]
     nonce: ReplayKey
-    name: RunnerName
+    name: RunnerName | None = None  # none: the name that the code was made for
 
 
 class Enrolled(Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ def command(
     minutes = code.expires_in_seconds // 60
     tell(f"Paste this within {minutes} minutes (works once):")
     tell()
-    give(f"pierhead join {code.code} --name {code.name}")
+    give(f"pierhead join {code.code}")
     tell()
     tell(
         "In this release only this machine itself can join: other machines need TLS, which is next."

@@ -21,7 +21,7 @@ class Code:
     spent_by: str | None = None  # the nonce of the machine that used it
 
 
-def spend(code: Code | None, name: str, nonce: str, *, now: datetime) -> Code:
+def spend(code: Code | None, name: str | None, nonce: str, *, now: datetime) -> Code:
     """Return the code as used by `nonce`. Every check comes before the code is spent.
 
     Raises:
@@ -32,7 +32,7 @@ def spend(code: Code | None, name: str, nonce: str, *, now: datetime) -> Code:
     hint = "make a new one: pierhead add NAME --builds"
     if code is None:
         raise Unauthenticated("this join code is not known here", hint=hint)
-    if code.runner != name:
+    if name not in {None, code.runner}:
         raise NotAllowed(f"this join code is for {code.runner}", hint=f"use --name {code.runner}")
     if code.spent_by == nonce:
         return code

@@ -69,14 +69,14 @@ class Runners:
         hashed, now = token_hash(request.secret), self.clock.now()
         credential = RUNNER_PREFIX + derived_secret(self.key, "runner", hashed, request.nonce)
 
-        def operation(ledger: Ledger) -> None:
+        def operation(ledger: Ledger) -> str:
             code = spend(ledger.code(hashed), request.name, request.nonce, now=now)
             ledger.save_code(hashed, code)
-            if ledger.runner(request.name) is None:
-                ledger.save_runner(_new_runner(request.name, credential, now))
+            if ledger.runner(code.runner) is None:
+                ledger.save_runner(_new_runner(code.runner, credential, now))
+            return code.runner
 
-        await self.store.write(operation)
-        return Enrolled(name=request.name, credential=credential)
+        return Enrolled(name=await self.store.write(operation), credential=credential)
 
     async def enroll_here(self) -> str:
         """Return a fresh credential for the runner on this machine; older ones end."""

@@ -6,6 +6,7 @@ limit keeps its head and its tail, because the reason of a failure is at the end
 
 import asyncio
 import hashlib
+import re
 from collections import deque
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,8 @@ FLUSH_SECONDS: Final = 0.25
 HEAD_BYTES: Final = 47 * 1024**2
 TAIL_BYTES: Final = 16 * 1024**2
 AGAIN_SECONDS: Final = 0.5
+# Only a line feed ends a line: `splitlines` would also break at carriage returns of progress bars.
+_LINES: Final = re.compile(rb"[^\n]*\n|[^\n]+")
 
 
 class LogSpool:
@@ -117,13 +120,12 @@ class LogSpool:
 
     def _cut_lines(self, data: bytes) -> bytes:
         """Break lines that no viewer could show."""
-        last = data.rfind(b"\n")
-        if last < 0 and self._line + len(data) <= LINE_BYTES_MAX:
-            self._line += len(data)
-            return data
-        if len(data) - last - 1 <= LINE_BYTES_MAX and len(data) <= LINE_BYTES_MAX:
-            self._line = len(data) - last - 1
-            return data if last >= 0 else b"\n" + data
-        pieces = (data[i : i + LINE_BYTES_MAX] for i in range(0, len(data), LINE_BYTES_MAX))
-        self._line = 0
-        return b"".join(piece if b"\n" in piece else piece + b"\n" for piece in pieces)
+        out = []
+        for line in _LINES.findall(data):
+            while self._line + len(line) > LINE_BYTES_MAX:
+                room = LINE_BYTES_MAX - self._line
+                out.append(line[:room] + b"\n")
+                line, self._line = line[room:], 0
+            out.append(line)
+            self._line = 0 if line.endswith(b"\n") else self._line + len(line)
+        return b"".join(out)

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import socket
 from typing import Annotated
 
 import typer
@@ -38,9 +37,8 @@ def command(
         sudo = "" if os.geteuid() == 0 else "sudo "
         line = f"{sudo}apt-get install -y --no-install-recommends {PACKAGES}"
         raise fail("buildah is not installed on this machine", line, UNAVAILABLE)
-    chosen = name or socket.gethostname().partition(".")[0].lower()
     url = f"http://{address.address}"
-    enrolled = asyncio.run(_enroll(url, address.secret, chosen, insecure_http))
+    enrolled = asyncio.run(_enroll(url, address.secret, name, insecure_http))
     state = state_folder()
     save_joined(
         state,
@@ -56,7 +54,7 @@ def command(
     tell("next: pierhead runner start")
 
 
-async def _enroll(url: str, secret: str, name: str, insecure_http: bool) -> Enrolled:
+async def _enroll(url: str, secret: str, name: str | None, insecure_http: bool) -> Enrolled:
     # The same nonce with each repeat: a lost answer must not burn the code.
     request = Enroll(secret=secret, nonce=os.urandom(16).hex(), name=name)
     async with RouterClient(url, insecure_http=insecure_http) as client:

@@ -1,0 +1,297 @@
+"""Real processes, real builds, and what goes wrong around them."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import re
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from pierhead.protocol.build import BuildView, CancelRequest
+from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.plan import Plan
+
+from .proxy import Reply, fault_proxy
+from .stage import eventually, finished, hello, pack, stage, submit, upload
+
+# A tenth of the usual lease: 20 s become 2 s.
+SCALE = 0.1
+SLOW = """\
+FROM scratch
+COPY busybox /bin/busybox
+RUN ["/bin/busybox", "--install", "-s", "/bin"]
+RUN trap '' TERM; setsid sleep 300 & for i in $(seq 600); do echo line $i; sleep 0.1; done
+"""
+UNCACHED = Plan(no_cache=True)
+
+
+async def test_cut_replies_lose_no_build_and_build_none_twice(tmp_path: Path) -> None:
+    cuts = {"POST /api/runners/acquire": 50, "POST /api/builds": 50}
+
+    def should_cut(request: str) -> bool:
+        # Every second reply of a kind, until a hundred were cut in all.
+        left = cuts.get(request, 0)
+        if left:
+            seen = sum(reply.request == request for reply in proxy.replies)
+            if seen % 2 == 0:
+                cuts[request] = left - 1
+                return True
+        return False
+
+    async with stage(tmp_path) as on, fault_proxy(on.port, should_cut) as proxy:
+        await on.join("one", port=proxy.port)
+        context = hello()
+        async with on.client() as owner, on.client(proxy.port) as client:
+            await upload(owner, context, "hello")
+            for number in range(50):
+                view = await submit(client, context, key=f"key-{number}")
+                ended = await finished(owner, view.id)
+                assert (ended.state, ended.attempts) == ("succeeded", 1), ended
+            page = await owner.builds(limit=200)
+    assert len(page.builds) == 50
+    assert len(proxy.cuts("POST /api/builds")) >= 49
+    assert len(proxy.cuts("POST /api/runners/acquire")) >= 49
+    assert all(gap < 1 for gap in _gaps_after_cuts(proxy.replies, "POST /api/runners/acquire"))
+
+
+def _gaps_after_cuts(replies: list[Reply], request: str) -> list[float]:
+    """Return how long after each cut reply the repeat was answered."""
+    mine = [reply for reply in replies if reply.request == request]
+    return [after.at - cut.at for cut, after in itertools.pairwise(mine) if cut.cut]
+
+
+async def test_a_killed_runner_loses_its_build_to_the_queue_and_to_itself_when_restarted(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path, time_scale=SCALE) as on:
+        runner = await on.join("one")
+        async with on.client() as owner:
+            view = await submit(owner, hello(SLOW), key="slow", plan=UNCACHED)
+            await _reaches(owner, view.id, "line 1")
+            builders = _processes_of(view.id)
+            assert builders
+
+            await runner.kill()
+
+            async def requeued() -> bool:
+                return (await owner.build(view.id)).state == "queued"
+
+            await eventually(requeued, within=25 * SCALE + 1)
+            await eventually(_gone(builders), within=5)
+            runner.start()
+
+            async def again() -> bool:
+                return (await owner.build(view.id)).attempts == 2
+
+            await eventually(again, within=10)
+            await owner.cancel(view.id, CancelRequest())
+            assert (await finished(owner, view.id)).state == "cancelled"
+
+
+async def test_a_runner_that_restarts_at_once_has_its_build_again_in_two_seconds(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path) as on:
+        runner = await on.join("one")
+        async with on.client() as owner:
+            view = await submit(owner, hello(SLOW), key="slow", plan=UNCACHED)
+            await _reaches(owner, view.id, "line 1")
+
+            await runner.kill()
+            runner.start()
+
+            async def again() -> bool:
+                return (await owner.build(view.id)).attempts == 2
+
+            # The lease would last 20 s; the new session alone proves that the old one is gone.
+            await eventually(again, within=8)
+            await owner.cancel(view.id, CancelRequest())
+            assert (await finished(owner, view.id)).state == "cancelled"
+
+
+async def test_a_killed_router_comes_back_and_the_build_goes_on(tmp_path: Path) -> None:
+    slow = SLOW.replace("300", "3").replace("seq 600", "seq 40")
+    async with stage(tmp_path) as on:
+        await on.join("one")
+        async with on.client() as owner:
+            view = await submit(owner, hello(slow), key="slow", plan=UNCACHED)
+            await _reaches(owner, view.id, "line 1")
+
+            await on.plane.kill()
+            await on.start_plane()
+
+            ended = await finished(owner, view.id)
+            log = await owner.log(view.id)
+    assert (ended.state, ended.attempts, ended.log_complete) == ("succeeded", 1, True)
+    assert [f"line {n}".encode() in log for n in (1, 20, 40)] == [True] * 3
+
+
+async def test_a_killed_keeper_is_replaced_and_the_build_keeps_its_lease(tmp_path: Path) -> None:
+    slow = SLOW.replace("seq 600", "seq 60").replace("setsid sleep 300 &", "")
+    async with stage(tmp_path, time_scale=0.2) as on:
+        runner = await on.join("one")
+        async with on.client() as owner:
+            view = await submit(owner, hello(slow), key="slow", plan=UNCACHED)
+            await _reaches(owner, view.id, "line 1")
+
+            os.kill(_child(runner.pid, "keeper.py"), signal.SIGKILL)
+
+            ended = await finished(owner, view.id)
+    assert (ended.state, ended.attempts) == ("succeeded", 1)
+
+
+async def test_a_killed_buildah_is_told_as_what_it_is(tmp_path: Path) -> None:
+    async with stage(tmp_path) as on:
+        await on.join("one")
+        async with on.client() as owner:
+            view = await submit(owner, hello(SLOW), key="slow", plan=UNCACHED)
+            await _reaches(owner, view.id, "line 1")
+
+            for pid in _processes_of(view.id):
+                # The first one may take the others with it.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+            ended = await finished(owner, view.id)
+    assert ended.state == "failed"
+    assert ended.result is not None
+    assert ended.result.failure is not None
+    assert ended.result.failure.cause == "runner"
+
+
+async def test_thirty_cancels_at_random_moments_leave_nothing(tmp_path: Path) -> None:
+    rng = random.Random(30)
+    async with stage(tmp_path) as on:
+        await on.join("one")
+        async with on.client() as owner:
+            context = hello(SLOW)
+            for number in range(30):
+                view = await submit(owner, context, key=f"key-{number}", plan=UNCACHED)
+                await asyncio.sleep(rng.uniform(0, 1.5))
+                await owner.cancel(view.id, CancelRequest())
+                ended = await finished(owner, view.id)
+                assert ended.state == "cancelled"
+                if ended.attempts:
+                    _check_proof(ended)
+                assert _processes_of(view.id) == []
+                assert _traces_of(view.id) == []
+
+
+def _check_proof(view: BuildView) -> None:
+    assert view.result is not None
+    assert view.result.stop_proof is not None
+    assert view.result.stop_proof.clean, view.result.stop_proof
+
+
+async def test_a_truncated_context_never_builds(tmp_path: Path) -> None:
+    async with stage(tmp_path) as on:
+        await on.join("one")
+        async with on.client() as owner:
+            good = hello()
+            view = await submit(owner, good, key="good")
+            assert (await finished(owner, view.id)).state == "succeeded"
+            digest = good.reference.digest.removeprefix("sha256:")
+            (blob,) = (tmp_path / "data" / "blobs").rglob(digest)
+            blob.write_bytes(blob.read_bytes()[:-100] + bytes(100))
+
+            broken = await submit(owner, good, key="broken")
+            ended = await finished(owner, broken.id)
+    assert ended.state == "failed"
+    assert ended.result is not None
+    assert ended.result.failure is not None
+    assert ended.result.failure.cause == "integrity"
+
+
+async def test_a_line_of_ten_megabytes_does_not_stop_a_build(tmp_path: Path) -> None:
+    long = "RUN head -c 10000000 /dev/zero | tr '\\0' x; echo; echo the end\n"
+    dockerfile = "\n".join([*SLOW.splitlines()[:3], long])
+    async with stage(tmp_path) as on:
+        await on.join("one")
+        async with on.client() as owner:
+            view = await submit(owner, hello(dockerfile), key="long", plan=UNCACHED)
+            ended = await finished(owner, view.id)
+            log = await owner.log(view.id)
+    assert (ended.state, ended.log_complete) == ("succeeded", True)
+    assert log.count(b"x") >= 10_000_000
+    assert b"the end" in log
+    assert max(map(len, log.split(b"\n"))) <= 64 * 1024
+
+
+async def test_a_context_that_leaves_its_root_is_refused(tmp_path: Path) -> None:
+    context = pack({"Dockerfile": b"FROM scratch\n", "../../escaped": b"x"})
+    async with stage(tmp_path) as on:
+        await on.join("one")
+        async with on.client() as owner:
+            view = await submit(owner, context, key="escape")
+            ended = await finished(owner, view.id)
+    assert ended.result is not None
+    assert ended.result.failure is not None
+    assert (ended.state, ended.result.failure.cause) == ("failed", "context")
+    assert list(tmp_path.rglob("escaped")) == []
+
+
+async def test_a_runner_told_to_stop_finishes_its_build_first(tmp_path: Path) -> None:
+    slow = SLOW.replace("seq 600", "seq 20").replace("setsid sleep 300 &", "")
+    async with stage(tmp_path) as on:
+        runner = await on.join("one")
+        async with on.client() as owner:
+            view = await submit(owner, hello(slow), key="slow", plan=UNCACHED)
+            await _reaches(owner, view.id, "line 1")
+
+            code = await runner.stop()
+
+            ended = await owner.build(view.id)
+    assert (code, ended.state, ended.attempts) == (0, "succeeded", 1)
+
+
+async def _reaches(owner: RouterClient, build_id: str, text: str) -> None:
+    """Wait until a build has written something."""
+
+    async def written() -> bool:
+        log = await owner.log(build_id)
+        return text.encode() in log
+
+    await eventually(written, within=30, what=f"{build_id} writes {text!r}")
+
+
+def _processes_of(build_id: str) -> list[int]:
+    """Return the live processes in any cgroup of a build."""
+    found = set()
+    for status in Path("/proc").glob("[0-9]*/cgroup"):
+        try:
+            inside = f"/{build_id}." in status.read_text()
+            alive = _state(int(status.parent.name)) not in {"Z", "X"}
+        except OSError:
+            continue
+        if inside and alive:
+            found.add(int(status.parent.name))
+    return sorted(found)
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _traces_of(build_id: str) -> list[str]:
+    """Return cgroups and mounts that still name a build."""
+    cgroups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/pierhead/{build_id}.*")]
+    mounts = re.findall(rf"\S*{build_id}\S*", Path("/proc/mounts").read_text())
+    return cgroups + mounts
+
+
+def _gone(pids: list[int]) -> Callable[[], Awaitable[bool]]:
+    async def gone() -> bool:
+        return not any(Path(f"/proc/{pid}").exists() and _state(pid) != "Z" for pid in pids)
+
+    return gone
+
+
+def _child(pid: int, name: str) -> int:
+    """Return the child of a process whose command line has a name in it."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return next(
+        int(child) for child in children if name in Path(f"/proc/{child}/cmdline").read_text()
+    )
