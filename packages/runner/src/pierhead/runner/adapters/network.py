@@ -6,6 +6,7 @@ what comes from it, and drops whatever is addressed to the host itself, to link-
 namespace has a loopback of its own.
 """
 
+import contextlib
 import ipaddress
 import zlib
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ _POOL: Final = ipaddress.ip_network("100.126.0.0/16")  # RFC 6598: neither publi
 _LINK_LOCAL: Final = "169.254.0.0/16"
 _NAMESPACES: Final = Path("/run/netns")
 _COMMENT: Final = "pierhead"
+_FORWARDING: Final = Path("/proc/sys/net/ipv4/ip_forward")
 
 
 class NetworkError(Exception):
@@ -29,7 +31,7 @@ class Network:
     """The network of one build."""
 
     name: str  # of the namespace and of the host's end, at most 15 characters
-    subnet: str | None  # none: loopback only
+    subnet: str
 
     @property
     def path(self) -> Path:
@@ -43,8 +45,6 @@ class Network:
 
     def rules(self) -> list[tuple[str, ...]]:
         """Return the firewall's rules for it: table, chain, and the rest."""
-        if self.subnet is None:
-            return []
         mark = ("-m", "comment", "--comment", f"{_COMMENT}:{self.name}")
         incoming, outgoing = ("-i", self.name), ("-o", self.name)
         established = ("-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED")
@@ -60,12 +60,10 @@ class Network:
         ]
 
 
-def network_for(attempt: str, *, connected: bool) -> Network:
+def network_for(attempt: str) -> Network:
     """Return the network of an attempt; the same attempt always has the same."""
     number = zlib.crc32(attempt.encode())
     name = f"ph{number:08x}"
-    if not connected:
-        return Network(name=name, subnet=None)
     first = int(_POOL.network_address) + (number % (_POOL.num_addresses // 4)) * 4
     return Network(name=name, subnet=f"{ipaddress.ip_address(first)}/30")
 
@@ -79,26 +77,38 @@ async def open_network(network: Network) -> None:
     try:
         await _ip("netns", "add", network.name)
         await _ip("-n", network.name, "link", "set", "lo", "up")
-        if network.subnet is not None:
-            await _connect(network, network.subnet)
-    except NetworkError:
+        await _connect(network)
+    except (NetworkError, OSError) as error:
         await close_network(network)
-        raise
+        raise NetworkError(str(error)) from error
 
 
-async def _connect(network: Network, subnet: str) -> None:
-    ours, theirs = list(ipaddress.ip_network(subnet).hosts())
+async def _connect(network: Network) -> None:
+    ours, theirs = list(ipaddress.ip_network(network.subnet).hosts())
     inside = ("-n", network.name)
     peer = ("peer", "name", "eth0", "netns", network.name)
     await _ip("link", "add", network.name, "type", "veth", *peer)
+    # The rules are for IPv4; by IPv6 this end would answer under its link-local address.
+    with contextlib.suppress(FileNotFoundError):
+        Path(f"/proc/sys/net/ipv6/conf/{network.name}/disable_ipv6").write_text("1")
     await _ip("addr", "add", f"{ours}/30", "dev", network.name)
     await _ip("link", "set", network.name, "up")
     await _ip(*inside, "addr", "add", f"{theirs}/30", "dev", "eth0")
     await _ip(*inside, "link", "set", "eth0", "up")
     await _ip(*inside, "route", "add", "default", "via", str(ours))
-    await _checked("sysctl", "-q", "-w", "net.ipv4.ip_forward=1")
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     for table, chain, *rest in network.rules():
         await _checked("iptables", "-w", "5", "-t", table, "-I", chain, *rest)
+
+
+def _allow_forwarding() -> None:
+    # Written here, because a small machine has no sysctl command; and only when it is not so yet,
+    # because in a container these files can be readable only.
+    try:
+        if _FORWARDING.read_text().strip() != "1":
+            _FORWARDING.write_text("1")
+    except OSError as error:
+        raise NetworkError(f"{_FORWARDING}: {error.strerror}") from error
 
 
 async def close_network(network: Network) -> None:
