@@ -1,0 +1,279 @@
+"""Matching, waiting, sessions, join codes, logs, rights and names."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pierhead.protocol.lease import Held
+from pierhead.protocol.runner import Capabilities
+from pierhead.router.domain.build import Lease
+from pierhead.router.domain.enrollment import Code, spend
+from pierhead.router.domain.errors import (
+    InvalidRequest,
+    JoinCodeUsed,
+    NotAllowed,
+    OffsetMismatch,
+    SessionSuperseded,
+    Unauthenticated,
+)
+from pierhead.router.domain.logbook import Cursor, parse_cursor, skip
+from pierhead.router.domain.matching import RunnerFacts, Wanted, choose_builds, explain, rejection
+from pierhead.router.domain.naming import TagName, parse_tag, project_from_folder
+from pierhead.router.domain.rights import may_move_tag, may_pull, may_push_content
+from pierhead.router.domain.session import Session, admit, reconcile
+from pierhead.router.domain.token import (
+    Attempt,
+    Owner,
+    Principal,
+    ProjectHolder,
+    Runner,
+    build_token,
+    parse_build_token,
+)
+from pierhead.router.domain.waiting import Here, NoHope, Patience, Wait, WaitingPolicy, judge
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ABLE = Capabilities(
+    platforms=("linux/amd64",),
+    backend="buildah",
+    isolation="full",
+    networks=("default", "none"),
+    cpus=2,
+    memory_bytes=2**30,
+)
+WANTED = Wanted(build_id="b_1", sequence=1)
+
+
+def runner(name: str = "one", **facts: object) -> RunnerFacts:
+    values = {"capabilities": ABLE, "free_slots": 1, "seen_at": NOW, **facts}
+    return RunnerFacts(name=name, **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted", "reason"),
+    [
+        (runner(), WANTED, None),
+        (runner(capabilities=None), WANTED, "has not connected yet"),
+        (runner(online=False), WANTED, "offline since 00:00 UTC"),
+        (runner(free_slots=0), WANTED, "busy"),
+        (runner(free_slots=0, reason="draining"), WANTED, "draining"),
+        (runner(here=True), WANTED, "kept for builds that nobody else can take"),
+        (
+            runner(),
+            Wanted(build_id="b", sequence=1, platform="linux/arm64"),
+            "linux/amd64 only; the build wants linux/arm64",
+        ),
+    ],
+)
+def test_why_a_runner_does_not_take_a_build(
+    facts: RunnerFacts, wanted: Wanted, reason: str | None
+) -> None:
+    assert rejection(facts, wanted) == reason
+
+
+def test_a_project_that_is_not_trusted_is_not_built_where_nothing_isolates() -> None:
+    able = Capabilities(
+        platforms=ABLE.platforms,
+        backend="buildah",
+        isolation="none",
+        networks=("default",),
+        cpus=1,
+        memory_bytes=1,
+    )
+    untrusted = Wanted(build_id="b", sequence=1, trusted=False)
+
+    assert choose_builds(runner(capabilities=able), [untrusted]) == ()
+    assert choose_builds(runner(), [untrusted]) == ("b",)
+
+
+@given(st.permutations([Wanted(build_id=f"b{n}", sequence=n) for n in range(6)]))
+def test_builds_are_served_in_the_order_of_submission(queue: list[Wanted]) -> None:
+    assert choose_builds(runner(free_slots=3), queue) == ("b0", "b1", "b2")
+
+
+def test_here_leaves_a_build_to_a_runner_that_is_free_for_it() -> None:
+    here = runner("here", here=True)
+    wanted = Wanted(build_id="b_1", sequence=1, here_allowed=True)
+
+    assert choose_builds(here, [wanted], [runner()]) == ()
+    assert choose_builds(here, [wanted], [runner(free_slots=0)]) == ("b_1",)
+    assert explain([here, runner()], wanted)[1] == ("here", "one")
+
+
+def wait(*runners: RunnerFacts, if_nobody: str = "here", waited: float = 0) -> Wait | Here | NoHope:
+    since = NOW - timedelta(seconds=waited)
+    patience = Patience(
+        if_nobody=if_nobody,  # type: ignore[arg-type]
+        busy_for=timedelta(seconds=300),
+        since=since,
+    )
+    return judge(WANTED, patience, runners, now=NOW, policy=WaitingPolicy())
+
+
+HERE = runner("here", here=True)
+OFFLINE = runner(online=False, seen_at=NOW - timedelta(hours=1))
+BUSY = runner(free_slots=0)
+
+
+def test_with_no_runner_registered_the_build_is_here_at_once_and_without_a_reason() -> None:
+    assert wait(HERE) == Here("")
+
+
+def test_runners_that_are_offline_are_waited_for_fifteen_seconds() -> None:
+    assert isinstance(wait(HERE, OFFLINE, waited=14), Wait)
+    assert wait(HERE, OFFLINE, waited=15) == Here("one is offline")
+
+
+def test_runners_that_are_busy_are_waited_for_as_long_as_the_submitter_says() -> None:
+    assert isinstance(wait(HERE, BUSY, waited=299), Wait)
+    assert wait(HERE, BUSY, waited=300) == Here("one is busy")
+
+
+def test_whoever_wants_to_wait_waits_and_whoever_wants_to_fail_fails() -> None:
+    waiting = wait(HERE, OFFLINE, if_nobody="wait", waited=10**6)
+    assert isinstance(waiting, Wait)
+    assert waiting.until is None
+    assert wait(HERE, if_nobody="fail") == NoHope("no-runner", "no runner is registered")
+    assert isinstance(wait(HERE, OFFLINE, if_nobody="fail", waited=1), Wait)
+    assert wait(HERE, BUSY, if_nobody="fail", waited=301) == NoHope(
+        "waited-too-long", "one is busy"
+    )
+
+
+def test_a_builder_here_that_does_not_start_is_not_waited_for_without_end() -> None:
+    dead = runner("here", here=True, online=False, seen_at=None, capabilities=None)
+
+    assert isinstance(wait(dead, waited=59), Wait)
+    assert isinstance(wait(dead, waited=61), NoHope)
+
+
+def test_without_a_builder_here_the_reason_says_so() -> None:
+    verdict = wait()
+    assert isinstance(verdict, NoHope)
+    assert "this machine builds nothing itself" in verdict.detail
+
+
+def session(process: str = "p1", boot_id: str = "boot", silent: float = 0) -> Session:
+    seen_at = NOW - timedelta(seconds=silent)
+    return Session(id="s_1", runner="one", process=process, boot_id=boot_id, seen_at=seen_at)
+
+
+def admitted(current: Session | None, process: str, boot_id: str) -> bool:
+    return admit(current, process, boot_id, now=NOW, ttl=timedelta(seconds=20))
+
+
+def test_a_restarted_process_gets_a_new_session_and_a_repeat_keeps_its_own() -> None:
+    assert admitted(None, "p1", "boot")
+    assert not admitted(session(), "p1", "boot")
+    assert admitted(session(), "p2", "boot")
+
+
+def test_a_copied_credential_on_another_machine_is_refused_while_the_first_is_alive() -> None:
+    with pytest.raises(SessionSuperseded):
+        admitted(session(silent=19), "p2", "other boot")
+    assert admitted(session(silent=20), "p2", "other boot")
+
+
+def lease(fence: int, request_id: str) -> Lease:
+    return Lease(runner="one", session="s_1", request_id=request_id, fence=fence, expires_at=NOW)
+
+
+def test_what_the_runner_does_not_hold_is_lost_unless_this_very_request_was_granted_it() -> None:
+    leases = [("b1", lease(1, "r1")), ("b2", lease(1, "r2")), ("b3", lease(4, "r0"))]
+    held = [Held(build_id="b3", fence=4), Held(build_id="b9", fence=1)]
+
+    found = reconcile(leases, held, "r2")
+
+    assert found.lost == ("b1",)
+    assert found.granted == ("b2",)
+    assert found.drop == (Held(build_id="b9", fence=1),)
+
+
+CODE = Code(runner="one", expires_at=NOW + timedelta(minutes=15))
+
+
+def test_a_join_code_is_spent_once_and_its_user_may_ask_again() -> None:
+    spent = spend(CODE, "one", "nonce", now=NOW)
+
+    assert spend(spent, None, "nonce", now=NOW + timedelta(days=1)) == spent
+    with pytest.raises(JoinCodeUsed):
+        spend(spent, "one", "another", now=NOW)
+
+
+def test_a_wrong_name_or_a_late_use_does_not_spend_it() -> None:
+    with pytest.raises(NotAllowed):
+        spend(CODE, "two", "nonce", now=NOW)
+    with pytest.raises(Unauthenticated):
+        spend(CODE, "one", "nonce", now=CODE.expires_at)
+    with pytest.raises(Unauthenticated):
+        spend(None, "one", "nonce", now=NOW)
+
+
+@given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=20))
+def test_a_log_sent_in_any_overlapping_parts_is_the_log(data: bytes, starts: list[int]) -> None:
+    stored = b""
+    for start in [*starts, 0]:
+        part = data[start : start + 50] if start else data
+        try:
+            stored += part[skip(len(stored), min(start, len(data)), len(part)) :]
+        except OffsetMismatch:
+            continue
+        assert data.startswith(stored)
+    assert stored == data
+
+
+def test_cursors_survive_their_trip() -> None:
+    assert parse_cursor(str(Cursor(7, 42))) == Cursor(7, 42)
+    for bad in ["", "1", "1.2\n", "-1.0", "1.2.3", "9" * 13 + ".0"]:
+        with pytest.raises(InvalidRequest):
+            parse_cursor(bad)
+
+
+@pytest.mark.parametrize(
+    ("principal", "own", "other", "tag"),
+    [
+        (Owner(), True, True, True),
+        (ProjectHolder("web"), True, False, True),
+        (Attempt("b_1", 1, "web"), True, False, False),
+        (Attempt("b_1", 1, "web", live=False), False, False, False),
+        (Runner("one"), False, False, False),
+    ],
+)
+def test_who_may_do_what_in_the_registry(
+    principal: Principal, own: bool, other: bool, tag: bool
+) -> None:
+    assert may_push_content(principal, "web") is own
+    assert may_pull(principal, "web") is own
+    assert may_push_content(principal, "api") is other
+    assert may_move_tag(principal, "web") is tag
+
+
+def test_tags_and_folders_become_names() -> None:
+    assert parse_tag("web") == TagName("web", "latest")
+    assert parse_tag("team/web:1.2") == TagName("team/web", "1.2")
+    assert project_from_folder("My App (v2)") == "my-app-v2"
+    for bad in ["Web", "web:", "host:5000/web", "web:1 2", ":x", "a" * 129]:
+        if bad != "web:":
+            with pytest.raises(InvalidRequest):
+                parse_tag(bad)
+    with pytest.raises(InvalidRequest):
+        project_from_folder("---")
+
+
+@given(st.from_regex(r"b_[a-z0-9]{8}", fullmatch=True), st.integers(1, 10**8))
+def test_a_build_token_says_its_build_and_fence(build_id: str, fence: int) -> None:
+    assert parse_build_token(build_token(b"key", build_id, fence, "r1")) == (build_id, fence)
+
+
+@given(st.text(max_size=300))
+def test_anything_else_is_not_a_build_token(text: str) -> None:
+    with pytest.raises(Unauthenticated):
+        parse_build_token(text)
+
+
+def test_a_gap_in_a_log_is_refused_with_where_to_go_on() -> None:
+    with pytest.raises(OffsetMismatch) as gap:
+        skip(10, 11, 5)
+    assert gap.value.members == {"next_offset": 10}
