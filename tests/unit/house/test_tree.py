@@ -126,7 +126,7 @@ def functions(tree: ast.Module) -> dict[str, ast.AST]:
 def can_fail(function: ast.AST, known: dict[str, ast.AST], seen: frozenset[str]) -> bool:
     """A test can fail when it asserts, expects an exception, or calls what does."""
     for node in ast.walk(function):
-        if isinstance(node, ast.Assert):
+        if isinstance(node, ast.Assert | ast.Raise):
             return True
         if not isinstance(node, ast.Call):
             continue
