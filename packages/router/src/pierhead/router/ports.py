@@ -90,60 +90,6 @@ class StoredUpload:
     size_bytes: int
 
 
-class Ledger(Protocol):
-    """One transaction over everything that the router keeps in its database."""
-
-    def build(self, build_id: str) -> StoredBuild | None: ...  # noqa: D102
-    def build_by_key(self, project: str, key: str) -> StoredBuild | None: ...  # noqa: D102
-    def builds_with_prefix(  # noqa: D102
-        self, prefix: str, project: str | None
-    ) -> Sequence[StoredBuild]: ...
-    def builds_page(  # noqa: D102
-        self, project: str | None, limit: int, before: int | None
-    ) -> Sequence[StoredBuild]: ...
-    def add_build(self, stored: StoredBuild) -> StoredBuild: ...  # noqa: D102
-    def save_build(self, stored: StoredBuild) -> None: ...  # noqa: D102
-    def queued(self) -> Sequence[StoredBuild]: ...  # noqa: D102
-    def leased(self) -> Sequence[StoredBuild]: ...  # noqa: D102
-
-    def add_event(  # noqa: D102
-        self, build_id: str, *, fence: int, log_size: int, kind: str, payload: bytes
-    ) -> None: ...
-    def events(self, build_id: str, after: int) -> Sequence[StoredEvent]: ...  # noqa: D102
-
-    def runners(self) -> Sequence[StoredRunner]: ...  # noqa: D102
-    def runner(self, name: str) -> StoredRunner | None: ...  # noqa: D102
-    def save_runner(self, runner: StoredRunner) -> None: ...  # noqa: D102
-    def code(self, secret_hash: str) -> Code | None: ...  # noqa: D102
-    def save_code(self, secret_hash: str, code: Code) -> None: ...  # noqa: D102
-
-    def principal(self, token_hash: str) -> Principal | None: ...  # noqa: D102
-    def add_token(  # noqa: D102
-        self, token_hash: str, principal: Principal, now: datetime
-    ) -> None: ...
-    def project(self, name: str) -> StoredProject | None: ...  # noqa: D102
-    def projects(self) -> Sequence[StoredProject]: ...  # noqa: D102
-    def save_project(self, project: StoredProject) -> None: ...  # noqa: D102
-
-    def upload(self, upload_id: str) -> StoredUpload | None: ...  # noqa: D102
-    def save_upload(self, upload: StoredUpload) -> None: ...  # noqa: D102
-    def end_upload(self, upload: StoredUpload, *, complete: bool) -> None: ...  # noqa: D102
-    def context_size(self, project: str, digest: str) -> int | None: ...  # noqa: D102
-
-    def alive_at(self) -> datetime | None: ...  # noqa: D102
-    def mark_alive(self, now: datetime) -> None: ...  # noqa: D102
-
-    def manifest(self, repository: str, wanted: str, attempt: str) -> "Manifest | None": ...  # noqa: D102
-    def add_manifest(self, manifest: "Manifest", pending: str) -> None: ...  # noqa: D102
-    def delete_manifest(self, repository: str, wanted: str) -> bool: ...  # noqa: D102
-    def has_blob(self, repository: str, digest: str, attempt: str) -> bool: ...  # noqa: D102
-    def link_blob(self, repository: str, digest: str, pending: str) -> None: ...  # noqa: D102
-    def set_tag(self, repository: str, tag: str, digest: str) -> None: ...  # noqa: D102
-    def tags(self, repository: str) -> Sequence[str]: ...  # noqa: D102
-    def publish(self, repository: str, pending: str) -> None: ...  # noqa: D102
-    def forget(self, repository: str, pending: str) -> None: ...  # noqa: D102
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """A manifest as it was pushed, byte for byte."""
@@ -152,6 +98,154 @@ class Manifest:
     digest: str
     media_type: str
     body: bytes
+
+
+class Ledger(Protocol):
+    """One transaction over everything that the router keeps in its database."""
+
+    def build(self, build_id: str) -> StoredBuild | None:
+        """Return one build."""
+        ...
+
+    def build_by_key(self, project: str, key: str) -> StoredBuild | None:
+        """Return the build that was submitted with a key."""
+        ...
+
+    def builds_with_prefix(self, prefix: str, project: str | None) -> Sequence[StoredBuild]:
+        """Return at most two builds whose id begins so; `@`: the latest."""
+        ...
+
+    def builds_page(
+        self, project: str | None, limit: int, before: int | None
+    ) -> Sequence[StoredBuild]:
+        """Return builds, newest first."""
+        ...
+
+    def add_build(self, stored: StoredBuild) -> StoredBuild:
+        """Add a build and return it with its sequence."""
+        ...
+
+    def save_build(self, stored: StoredBuild) -> None:
+        """Store a build that was changed."""
+        ...
+
+    def queued(self) -> Sequence[StoredBuild]:
+        """Return builds that wait, oldest first."""
+        ...
+
+    def leased(self) -> Sequence[StoredBuild]:
+        """Return builds that a runner has."""
+        ...
+
+    def add_event(
+        self, build_id: str, *, fence: int, log_size: int, kind: str, payload: bytes
+    ) -> None:
+        """Add an event after all others of its build."""
+        ...
+
+    def events(self, build_id: str, after: int) -> Sequence[StoredEvent]:
+        """Return the events of a build after one."""
+        ...
+
+    def runners(self) -> Sequence[StoredRunner]:
+        """Return all runners, by name."""
+        ...
+
+    def runner(self, name: str) -> StoredRunner | None:
+        """Return one runner."""
+        ...
+
+    def save_runner(self, runner: StoredRunner) -> None:
+        """Add a runner, or store one that was changed."""
+        ...
+
+    def code(self, secret_hash: str) -> Code | None:
+        """Return a join code."""
+        ...
+
+    def save_code(self, secret_hash: str, code: Code) -> None:
+        """Add a join code, or store one that was used."""
+        ...
+
+    def principal(self, token_hash: str) -> Principal | None:
+        """Return who holds a token."""
+        ...
+
+    def add_token(self, token_hash: str, principal: Principal, now: datetime) -> None:
+        """Add a token of an owner or a project."""
+        ...
+
+    def project(self, name: str) -> StoredProject | None:
+        """Return one project."""
+        ...
+
+    def projects(self) -> Sequence[StoredProject]:
+        """Return all projects, by name, with how many builds they had."""
+        ...
+
+    def save_project(self, project: StoredProject) -> None:
+        """Add a project, or store one that was changed."""
+        ...
+
+    def upload(self, upload_id: str) -> StoredUpload | None:
+        """Return an upload that is under way."""
+        ...
+
+    def save_upload(self, upload: StoredUpload) -> None:
+        """Add an upload."""
+        ...
+
+    def end_upload(self, upload: StoredUpload, *, complete: bool) -> None:
+        """Forget an upload; when complete, its content is a context of the project."""
+        ...
+
+    def context_size(self, project: str, digest: str) -> int | None:
+        """Return the size of a project's context; none: the project has no such context."""
+        ...
+
+    def alive_at(self) -> datetime | None:
+        """Return when the control plane last accepted heartbeats."""
+        ...
+
+    def mark_alive(self, now: datetime) -> None:
+        """Say that heartbeats are accepted now."""
+        ...
+
+    def manifest(self, repository: str, wanted: str, attempt: str) -> Manifest | None:
+        """Return a manifest by digest or tag, as the attempt (or, empty, anybody) sees it."""
+        ...
+
+    def add_manifest(self, manifest: Manifest, pending: str) -> None:
+        """Store a manifest; `pending`: only for this attempt."""
+        ...
+
+    def delete_manifest(self, repository: str, wanted: str) -> bool:
+        """Delete a tag, or a manifest with the tags on it; false: there was none."""
+        ...
+
+    def has_blob(self, repository: str, digest: str, attempt: str) -> bool:
+        """Say whether a blob is linked where the attempt (or, empty, anybody) sees it."""
+        ...
+
+    def link_blob(self, repository: str, digest: str, pending: str) -> None:
+        """Make a blob visible; `pending`: only to this attempt."""
+        ...
+
+    def set_tag(self, repository: str, tag: str, digest: str) -> None:
+        """Move a tag."""
+        ...
+
+    def tags(self, repository: str) -> Sequence[str]:
+        """Return all tags of a repository, sorted."""
+        ...
+
+    def publish(self, repository: str, pending: str) -> None:
+        """Make all that an attempt pushed visible to its project."""
+        ...
+
+    def forget(self, repository: str, pending: str) -> None:
+        """Drop what an attempt pushed and nobody accepted."""
+        ...
 
 
 class Store(Protocol):
