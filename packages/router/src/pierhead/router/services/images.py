@@ -14,6 +14,11 @@ from pierhead.router.domain.errors import ResultMismatch
 from pierhead.router.ports import Ledger, StoredBuild
 
 CONFIG_BYTES_MAX = 4 * 1024 * 1024
+# Only of these did the push check that the configuration and the layers are there.
+_IMAGE_TYPES = {
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+}
 
 
 def check_image(
@@ -32,6 +37,8 @@ def check_image(
     manifest = ledger.manifest(project, digest, attempt) if digest else None
     if digest is None or manifest is None:
         raise ResultMismatch(f"the manifest {digest} was not pushed by this attempt")
+    if manifest.media_type not in _IMAGE_TYPES:
+        raise ResultMismatch(f"the manifest is of the kind {manifest.media_type}, not an image")
     body = _document(manifest.body)
     config_digest = (body.get("config") or {}).get("digest")
     if config_digest is None or config_digest != envelope.config_digest:
