@@ -32,6 +32,7 @@ class Acquire(Struct, frozen=True, kw_only=True):
 
     session_id: ShortText
     request_id: ReplayKey
+    turn: Count  # rises with each new request of a session: one that was overtaken is told apart
     slots: Annotated[int, Meta(ge=0, le=256)]
     held: Annotated[tuple[Held, ...], Meta(max_length=256)] = ()
     hold_ms: Annotated[int, Meta(ge=0, le=HOLD_MS_MAX)] = HOLD_MS_MAX

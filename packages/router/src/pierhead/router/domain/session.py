@@ -23,6 +23,7 @@ class Session:
     process: str  # random for each start of the runner
     boot_id: str
     seen_at: datetime
+    turn: int = 0  # the highest turn of an acquire that was heard
 
 
 def admit(
@@ -45,6 +46,14 @@ def admit(
         hint = "a credential is for one machine: join this one with a code of its own"
         raise SessionSuperseded(f"{current.runner} is at work on another machine", hint=hint)
     return True
+
+
+def is_overtaken(session: Session, turn: int) -> bool:
+    """Say whether a later acquire was heard already: what this one says it holds is not true now.
+
+    A copy that was stuck on its way would take back what the runner was granted since.
+    """
+    return turn < session.turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

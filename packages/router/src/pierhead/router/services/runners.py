@@ -174,9 +174,11 @@ class Runners:
         if session is None or session.id != request.session_id:
             hint = "one credential is for one process on one machine"
             raise SessionSuperseded(f"another process of {runner.name} is at work", hint=hint)
+        if sessions.is_overtaken(session, request.turn):
+            return Acquired(), facts_of(known, 0, now), ()
         known = replace(
             known,
-            session=replace(session, seen_at=now),
+            session=replace(session, seen_at=now, turn=request.turn),
             slots=request.slots,
             reason=request.reason if request.slots == 0 else None,
         )
@@ -198,7 +200,13 @@ class Runners:
             )
             for build_id in compared.lost
         ]
-        granted = [mine[build_id] for build_id in compared.granted]
+        # The runner counts from when it sent the repeat, so the router does, too.
+        granted = [
+            self.lifecycle.apply(
+                ledger, mine[build_id], machine.Renew(mine[build_id].build.fence), now
+            )
+            for build_id in compared.granted
+        ]
         facts = facts_of(known, len(request.held) + len(granted), now)
         facts = replace(facts, free_slots=request.slots, reason=known.reason)
         if not granted and request.slots:
@@ -217,7 +225,8 @@ class Runners:
         queue = {stored.id: stored for stored in ledger.queued()}
         if not queue:
             return []
-        others = [other for other in all_facts(ledger, now) if not other.here]
+        everybody = all_facts(ledger, now) if facts.here else ()
+        others = [other for other in everybody if not other.here]
         chosen = choose_builds(facts, map(wanted_of, queue.values()), others)
         command = machine.Grant(facts.name, session_id, request.request_id)
         return [self.lifecycle.apply(ledger, queue[build_id], command, now) for build_id in chosen]

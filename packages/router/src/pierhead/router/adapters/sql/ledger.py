@@ -1,6 +1,7 @@
 """The ledger in SQL. One method is one or two statements; no rule is decided here."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -119,9 +120,7 @@ class SqlLedger:
         row = {key: value for key, value in _build_row(stored).items() if key != "sequence"}
         sequence = self._sql.execute(sa.insert(t.builds).values(row)).inserted_primary_key
         assert sequence is not None
-        found = self._build_where(t.builds.c.sequence == sequence[0])
-        assert found is not None
-        return found
+        return replace(stored, sequence=sequence[0])
 
     def save_build(self, stored: StoredBuild) -> None:
         """Store a build that was changed."""
@@ -196,6 +195,7 @@ class SqlLedger:
             "process": session.process if session else None,
             "boot_id": session.boot_id if session else None,
             "seen_at": session.seen_at.timestamp() if session else None,
+            "turn": session.turn if session else None,
             "capabilities": msgspec.json.encode(runner.capabilities),
             "slots": runner.slots,
             "reason": runner.reason,
@@ -243,7 +243,11 @@ class SqlLedger:
 
     def project(self, name: str) -> StoredProject | None:
         """Return one project."""
-        return next((found for found in self.projects() if found.name == name), None)
+        query = sa.select(t.projects).where(t.projects.c.name == name)
+        row = self._sql.execute(query).mappings().first()
+        if row is None:
+            return None
+        return StoredProject(**{**row, "created_at": _time(row["created_at"])})
 
     def projects(self) -> Sequence[StoredProject]:
         """Return all projects, by name, with how many builds they had."""
@@ -502,6 +506,7 @@ def _runner(row: sa.RowMapping) -> StoredRunner:
             process=row["process"],
             boot_id=row["boot_id"],
             seen_at=_time(row["seen_at"]),
+            turn=row["turn"],
         )
     return StoredRunner(
         name=row["name"],

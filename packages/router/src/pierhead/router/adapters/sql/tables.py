@@ -71,6 +71,7 @@ runners = sa.Table(
     sa.Column("process", sa.String),
     sa.Column("boot_id", sa.String),
     sa.Column("seen_at", sa.Float),
+    sa.Column("turn", sa.Integer),
     sa.Column("capabilities", sa.LargeBinary),
     sa.Column("slots", sa.Integer, nullable=False),
     sa.Column("reason", sa.String),
