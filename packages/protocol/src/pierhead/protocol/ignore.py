@@ -1,12 +1,19 @@
 """`.dockerignore`, with the rules of current BuildKit (moby/patternmatcher).
 
-Patterns are tried in order and the last one that fits decides. A pattern fits a path when it fits
-the path itself or any folder above it. `!` takes back what earlier patterns left out.
+Patterns are tried in order and the last one that fits decides. A pattern that fits a folder fits
+all that is in it. `!` takes back what earlier patterns left out. As in BuildKit's walk, a pattern
+that could not change the answer for a folder is not tried there, and so not inherited either.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+_SPECIAL: Final = re.compile(r"[*?\[\\]")
+_ONE: Final = r"(?:\\.|[^\\\]\-])"
+_BRACKET: Final = re.compile(rf"\[(\^?+)((?:{_ONE}(?:-{_ONE})?)+)\]", re.DOTALL)
+_IN_BRACKET: Final = re.compile(r"\\(.)|(-)|(.)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,29 +24,40 @@ class Pattern:
     keeps: bool  # it began with `!`
     regex: re.Pattern[str]
 
+    def may_fit_below(self, folder: str) -> bool:
+        """Say whether something in a folder may fit; never wrong when it says no."""
+        special = _SPECIAL.search(self.text)
+        plain = self.text[: special.start()] if special else self.text
+        below = folder + "/"
+        return plain.startswith(below) or (special is not None and below.startswith(plain))
+
 
 class Ignore:
     """All patterns of a context."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self._patterns = patterns
-        self.keeps_any = any(pattern.keeps for pattern in patterns)
+        self._keeping = [pattern for pattern in patterns if pattern.keeps]
 
-    def fits(self, path: str, above: tuple[bool, ...] = ()) -> tuple[bool, ...]:
-        """Return which patterns fit a path; `above`: which fit the folder that it is in."""
-        inherited = above or (False,) * len(self._patterns)
-        return tuple(
-            known or pattern.regex.match(path) is not None
-            for pattern, known in zip(self._patterns, inherited, strict=True)
-        )
+    def look(self, path: str, above: tuple[bool, ...] = ()) -> tuple[bool, tuple[bool, ...]]:
+        """Say whether a path is left out, and which patterns fit it.
 
-    def leaves_out(self, fits: tuple[bool, ...]) -> bool:
-        """Say whether a path is left out, from which patterns fit it."""
-        decided = False
-        for pattern, fit in zip(self._patterns, fits, strict=True):
+        `above` says which patterns fit the folder that the path is in.
+        """
+        out = False
+        fits = []
+        for number, pattern in enumerate(self._patterns):
+            fit = above[number] if above else False
+            if not fit and pattern.keeps == out:
+                fit = pattern.regex.match(path) is not None
+            fits.append(fit)
             if fit:
-                decided = not pattern.keeps
-        return decided
+                out = not pattern.keeps
+        return out, tuple(fits)
+
+    def may_keep_below(self, folder: str) -> bool:
+        """Say whether a `!` may take back something that is in a folder which is left out."""
+        return any(pattern.may_fit_below(folder) for pattern in self._keeping)
 
 
 def parse_ignore(lines: Iterable[str]) -> Ignore:
@@ -48,56 +66,74 @@ def parse_ignore(lines: Iterable[str]) -> Ignore:
     Raises:
         ValueError: a line is not a pattern.
     """
-    patterns = []
-    for number, raw in enumerate(lines):
-        line = raw.removeprefix("\ufeff") if number == 0 else raw
-        if line.startswith("#"):
-            continue
-        text = line.strip()
-        keeps = text.startswith("!")
-        text = _clean(text.removeprefix("!").strip())
-        if text in {"", "."}:
-            continue
+    return Ignore([*_patterns(lines)])
+
+
+def _patterns(lines: Iterable[str]) -> Iterator[Pattern]:
+    for number, raw in enumerate(lines, start=1):
+        line = raw.removeprefix("\ufeff") if number == 1 else raw
+        line = "" if line.startswith("#") else line.strip()
+        keeps = line.startswith("!")
+        given = line.removeprefix("!").strip()
+        text = _clean(given)
         try:
-            patterns.append(Pattern(text, keeps, re.compile(_regex(text), re.DOTALL)))
+            if keeps and not given:
+                raise re.error("nothing follows `!`")
+            if text:
+                yield Pattern(text, keeps, re.compile(_regex(text), re.DOTALL))
         except re.error as error:
-            raise ValueError(f"line {number + 1}: {raw.strip()!r} is not a pattern") from error
-    return Ignore(patterns)
+            raise ValueError(f"line {number}: {line!r} is not a pattern: {error}") from error
 
 
 def _clean(text: str) -> str:
-    """Return a path without `.`, `..` and double slashes; all is relative to the root."""
+    """Return a path without `.`, double slashes and what `..` undoes, as Go's filepath.Clean."""
     parts: list[str] = []
     for part in text.split("/"):
-        if part == "..":
-            del parts[-1:]
-        elif part not in {"", "."}:
+        if part in {"", "."}:
+            continue
+        if part != ".." or (not text.startswith("/") and parts[-1:] in ([], [".."])):
             parts.append(part)
+        else:
+            del parts[-1:]
     return "/".join(parts)
 
 
 def _regex(text: str) -> str:
     """Translate one pattern, as patternmatcher's `compile` does."""
-    out, i = "", 0
-    while i < len(text):
-        char = text[i]
-        if text.startswith("**", i):
-            i += 2
-            if text.startswith("/", i):
-                i += 1
-            out += "(.*/)?" if i < len(text) else ".*"
-            continue
-        if char == "\\" and i + 1 < len(text):
-            i += 1
-            out += re.escape(text[i])
-        elif char == "[":
-            end = text.find("]", i + 2)
-            if end < 0:
-                raise re.error("a bracket is not closed")
-            inner = text[i + 1 : end].replace("[", "\\[")
-            out += "[" + inner + "]"
-            i = end
-        else:
-            out += {"*": "[^/]*", "?": "[^/]"}.get(char, re.escape(char))
-        i += 1
+    if text.startswith("**") and not _SPECIAL.search(text, 2) and text[2:3] != "/":
+        return ".*" + re.escape(text[2:]) + r"\Z"  # `**name` is any path that ends so
+    out, at = "", 0
+    while at < len(text):
+        piece, at = _next(text, at)
+        out += piece
     return out + r"\Z"
+
+
+def _next(text: str, at: int) -> tuple[str, int]:
+    """Translate what begins at an index; return it and where the rest begins."""
+    if text.startswith("**", at):
+        end = at + 3 if text.startswith("/", at + 2) else at + 2
+        return ("(?:.*/)?" if end < len(text) else ".*"), end
+    match text[at]:
+        case "*":
+            return "[^/]*", at + 1
+        case "?":
+            return "[^/]", at + 1
+        case "\\" if at + 1 == len(text):
+            raise re.error("nothing follows the backslash")
+        case "\\":
+            return re.escape(text[at + 1]), at + 2
+        case "[":
+            return _bracket(text, at)
+        case plain:
+            return re.escape(plain), at + 1
+
+
+def _bracket(text: str, at: int) -> tuple[str, int]:
+    found = _BRACKET.match(text, at)
+    if found is None:
+        raise re.error("a bracket is empty or not closed")
+    inner = _IN_BRACKET.sub(
+        lambda one: one[2] or re.escape(one[1] or one[3]).replace("&", r"\&"), found[2]
+    )
+    return f"[{found[1]}{inner}]", found.end()

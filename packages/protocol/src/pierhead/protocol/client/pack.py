@@ -116,8 +116,8 @@ class _Packer:
         for entry in entries:
             name = below + entry.name
             path = os.fsdecode(name)
-            fits = self._ignore.fits(path, above)
-            out = self._ignore.leaves_out(fits) and path not in self._always
+            out, fits = self._ignore.look(path, above)
+            out = out and path not in self._always
             if not entry.is_dir(follow_symlinks=False):
                 if out:
                     self._note_left_out(path)
@@ -132,7 +132,8 @@ class _Packer:
             yield from self._folder(name + b"/", fits)
 
     def _may_keep_below(self, path: str) -> bool:
-        return self._ignore.keeps_any or any(a.startswith(path + "/") for a in self._always)
+        needed = any(always.startswith(path + "/") for always in self._always)
+        return needed or self._ignore.may_keep_below(path)
 
     def _note_left_out(self, path: str) -> None:
         if len(self.left_out) < 1000:
@@ -200,7 +201,7 @@ def read_ignore(root: Path, dockerfile: str) -> Ignore:
         except (FileNotFoundError, NotADirectoryError):
             continue
         try:
-            return parse_ignore(text.splitlines())
+            return parse_ignore(text.split("\n"))  # nothing else ends a line
         except ValueError as error:
             raise Invalid(problem("invalid-document", f"{name}: {error}")) from error
     return parse_ignore(())
