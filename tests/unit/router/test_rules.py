@@ -1,5 +1,6 @@
 """Matching, waiting, sessions, join codes, logs, rights and names."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -22,7 +23,7 @@ from pierhead.router.domain.logbook import Cursor, parse_cursor, skip
 from pierhead.router.domain.matching import RunnerFacts, Wanted, choose_builds, explain, rejection
 from pierhead.router.domain.naming import TagName, parse_tag, project_from_folder
 from pierhead.router.domain.rights import may_move_tag, may_pull, may_push_content
-from pierhead.router.domain.session import Session, admit, reconcile
+from pierhead.router.domain.session import Session, admit, is_overtaken, reconcile
 from pierhead.router.domain.token import (
     Attempt,
     Owner,
@@ -131,6 +132,11 @@ def test_runners_that_are_busy_are_waited_for_as_long_as_the_submitter_says() ->
     assert wait(HERE, BUSY, waited=300) == Here("one is busy")
 
 
+def test_a_runner_that_is_free_gets_the_build_however_short_the_patience_is() -> None:
+    assert wait(HERE, runner(), waited=301) == Wait("one is free", None)
+    assert wait(HERE, runner(), if_nobody="fail", waited=301) == Wait("one is free", None)
+
+
 def test_whoever_wants_to_wait_waits_and_whoever_wants_to_fail_fails() -> None:
     waiting = wait(HERE, OFFLINE, if_nobody="wait", waited=10**6)
     assert isinstance(waiting, Wait)
@@ -161,7 +167,7 @@ def session(process: str = "p1", boot_id: str = "boot", silent: float = 0) -> Se
 
 
 def admitted(current: Session | None, process: str, boot_id: str) -> bool:
-    return admit(current, process, boot_id, now=NOW, ttl=timedelta(seconds=20))
+    return admit(current, process, boot_id, now=NOW, silence=timedelta(seconds=20))
 
 
 def test_a_restarted_process_gets_a_new_session_and_a_repeat_keeps_its_own() -> None:
@@ -174,6 +180,14 @@ def test_a_copied_credential_on_another_machine_is_refused_while_the_first_is_al
     with pytest.raises(SessionSuperseded):
         admitted(session(silent=19), "p2", "other boot")
     assert admitted(session(silent=20), "p2", "other boot")
+
+
+def test_an_acquire_is_overtaken_by_a_later_one_and_not_by_its_own_repeat() -> None:
+    heard = replace(session(), turn=7)
+
+    assert is_overtaken(heard, 6)
+    assert not is_overtaken(heard, 7)
+    assert not is_overtaken(heard, 8)
 
 
 def lease(fence: int, request_id: str) -> Lease:

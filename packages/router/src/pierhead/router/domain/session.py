@@ -27,13 +27,13 @@ class Session:
 
 
 def admit(
-    current: Session | None, process: str, boot_id: str, *, now: datetime, ttl: timedelta
+    current: Session | None, process: str, boot_id: str, *, now: datetime, silence: timedelta
 ) -> bool:
     """Say whether a process that opens a session needs a new one; false: it has it already.
 
     A new process on the same machine takes over at once: the state directory's lock proves that the
     old one is gone. From another machine it is a copy of the credential, and has to wait until the
-    first has been silent for `ttl`.
+    first has been silent for `silence`.
 
     Raises:
         SessionSuperseded: the runner is alive on another machine.
@@ -42,7 +42,7 @@ def admit(
         return True
     if current.process == process:
         return False
-    if current.boot_id != boot_id and now < current.seen_at + ttl:
+    if current.boot_id != boot_id and now < current.seen_at + silence:
         hint = "a credential is for one machine: join this one with a code of its own"
         raise SessionSuperseded(f"{current.runner} is at work on another machine", hint=hint)
     return True

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from pierhead.protocol.plan import IfNobody
 from pierhead.router.domain.build import GiveUpCause
-from pierhead.router.domain.matching import RunnerFacts, Wanted, unfit
+from pierhead.router.domain.matching import RunnerFacts, Wanted, rejection, unfit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,10 @@ def judge(
     others = [runner for runner in everybody if not runner.here]
     able = [runner for runner in others if unfit(runner, wanted) is None]
     here = next((runner for runner in everybody if runner.here), None)
+    free = next((runner for runner in able if rejection(runner, wanted) is None), None)
+    if free is not None:
+        # It takes the build with its next request, however short the submitter's patience is.
+        return Wait(f"{free.name} is free", None)
     until, cause, why = _patience_with(able, others, patience, policy)
     if until is not None and now < until:
         endless = patience.if_nobody == "wait"

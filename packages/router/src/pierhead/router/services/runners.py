@@ -25,7 +25,7 @@ from pierhead.router.domain.token import (
 )
 from pierhead.router.ports import Clock, Entropy, Ledger, Store, StoredBuild, StoredRunner
 from pierhead.router.services.bells import Bells
-from pierhead.router.services.facts import all_facts, facts_of, wanted_of
+from pierhead.router.services.facts import OFFLINE_AFTER, all_facts, facts_of, wanted_of
 from pierhead.router.services.lifecycle import Lifecycle, announce
 
 HOLD_MS: Final = 25_000
@@ -113,8 +113,11 @@ class Runners:
         now: datetime,
     ) -> tuple[sessions.Session, Sequence[StoredBuild]]:
         known = _registered(ledger, runner)
-        current, ttl = known.session, self.lifecycle.policy.ttl
-        new = sessions.admit(current, request.process, request.boot_id, now=now, ttl=ttl)
+        current = known.session
+        # An idle runner is silent for as long as its acquire is held: longer than a lease.
+        new = sessions.admit(
+            current, request.process, request.boot_id, now=now, silence=OFFLINE_AFTER
+        )
         if current is None or new:
             current = sessions.Session(
                 id=session_id,
