@@ -12,6 +12,7 @@ from typing import Final, Protocol
 BLOCK: Final = 512
 NAME_BYTES_MAX: Final = 4096  # PATH_MAX
 _EXTENSION_BYTES_MAX: Final = 64 * 1024
+_MTIME_MAX: Final = 8**11 - 1
 _NAME: Final = slice(0, 100)
 _LINK: Final = slice(157, 257)
 
@@ -154,6 +155,8 @@ class Reader:
         self._left = size if kind is Kind.FILE else 0
         self._pad = padding(self._left)
         mode, mtime = _number(block[100:108]) & 0o7777, _number(block[136:148])
+        if mtime > _MTIME_MAX:
+            raise ArchiveError("a time in the archive is beyond all times")
         return Member(name=name, kind=kind, mode=mode, size=self._left, mtime=mtime, target=target)
 
     def _extension(self, flag: bytes, size: int) -> dict[bytes, bytes]:
@@ -197,10 +200,10 @@ def _number(field: bytes) -> int:
     if field[0] & 0x80:
         return int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
     text = field.partition(b"\0")[0].strip()
-    try:
-        return int(text, 8) if text else 0
-    except ValueError as error:
-        raise ArchiveError("a header of the archive is damaged") from error
+    if text.strip(b"01234567"):
+        # int() would also take a sign: a size below 0 reads without a bound.
+        raise ArchiveError("a header of the archive is damaged")
+    return int(text, 8) if text else 0
 
 
 def _decimal(text: bytes | None, otherwise: int) -> int:
@@ -220,9 +223,11 @@ def _joined(block: bytes) -> bytes:
 
 def _records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     while data:
-        length, space, _ = data.partition(b" ")
-        if not space or not length.isdigit() or not len(length) < int(length) <= len(data):
+        length, _, _ = data[:8].partition(b" ")
+        size = int(length) if length.isdigit() else 0
+        record, data = data[:size], data[size:]
+        if size != len(record) or size <= len(length) + 1 or not record.endswith(b"\n"):
             raise ArchiveError("an extended header of the archive is damaged")
-        record, data = data[: int(length)], data[int(length) :]
-        key, _, value = record[len(length) + 1 :].rstrip(b"\n").partition(b"=")
+        # Exactly one line break ends a record: a name may end with one of its own.
+        key, _, value = record[len(length) + 1 : -1].partition(b"=")
         yield key, value

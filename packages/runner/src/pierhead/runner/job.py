@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from pierhead.protocol.archive import ArchiveError
-from pierhead.protocol.errors import IntegrityError, PierheadError, Refused, Unavailable
+from pierhead.protocol.errors import IntegrityError, Invalid, PierheadError, Refused, Unavailable
 from pierhead.protocol.lease import Grant, Phase
 from pierhead.protocol.result import (
     BytesMoved,
@@ -91,6 +91,7 @@ class Job:
             spool.close()
             await self._settle(envelope, proof, spool, sending)
         finally:
+            spool.close()
             self._keeper.drop(self.grant.build_id)
             for task in (sending, listening):
                 task.cancel()
@@ -113,8 +114,10 @@ class Job:
         except Refused:
             self.stop("lost")
             return None
-        except (PierheadError, OSError, RuntimeError) as error:
-            log.error("build.machine", build=self.grant.build_id, error=str(error))
+        except Exception as error:
+            # Whatever it was: what was made for the build has to be cleared away, and the router
+            # has to hear that it should give the build to somebody else.
+            log.error("build.machine", build=self.grant.build_id, exc_info=error)
             self.ended = "broken"
             return None
 
@@ -131,7 +134,10 @@ class Job:
         if isinstance(built, Broken):
             return self._failed_build(built)
         await self._enter("pushing")
-        sent, present = await self._hold.push(built)
+        try:
+            sent, present = await self._hold.push(built)
+        except IntegrityError as error:
+            return self._failed("integrity", str(error))
         await self._enter("reporting")
         return self._succeeded(built, sent, present)
 
@@ -177,7 +183,12 @@ class Job:
 
     async def _report(self, envelope: Envelope) -> None:
         try:
-            receipt = await self._hold.report(envelope)
+            try:
+                receipt = await self._hold.report(envelope)
+            except Invalid as error:
+                # It would be refused from any runner; the build should say so, not be tried again.
+                failed = self._failed("runner", f"the result cannot be told: {error}")
+                receipt = await self._hold.report(failed)
         except PierheadError as error:
             log.warning("result.refused", build=self.grant.build_id, detail=str(error))
             self.ended = "lost"

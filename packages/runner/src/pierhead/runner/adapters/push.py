@@ -49,9 +49,12 @@ class Pusher:
             async with gate:
                 await self._again(lambda: self._blob(built.layout, digest, size))
 
-        async with asyncio.TaskGroup() as group:
-            for digest, size in blobs.items():
-                group.create_task(one(digest, size))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for digest, size in blobs.items():
+                    group.create_task(one(digest, size))
+        except* PierheadError as group_of_errors:
+            raise _first(group_of_errors) from group_of_errors
         await self._again(lambda: self._manifest(built))
 
     async def _blob(self, layout: Path, digest: str, size: int) -> None:
@@ -67,7 +70,7 @@ class Pusher:
                 location, offset = await self._part(file, location, offset)
             except Unavailable:
                 # The cut part may have arrived in part: the registry knows how much.
-                offset = await self._resume(location)
+                location, offset = await self._resume(location)
         await self._send("PUT", location, params={"digest": digest})
 
     async def _part(self, file: Path, location: str, offset: int) -> tuple[str, int]:
@@ -80,10 +83,18 @@ class Pusher:
         self.sent_bytes += len(part)
         return self._location(answer), offset + len(part)
 
-    async def _resume(self, location: str) -> int:
-        answer = await self._again(lambda: self._send("GET", location))
+    async def _resume(self, location: str) -> tuple[str, int]:
+        """Ask where to go on.
+
+        Raises:
+            Unavailable: the upload is gone or spoilt; begin the blob again.
+        """
+        try:
+            answer = await self._again(lambda: self._send("GET", location))
+        except Refused as error:
+            raise Unavailable(problem("dependency-unavailable", str(error))) from error
         end = int(answer.headers.get("range", "0-0").rpartition("-")[2])
-        return end + 1 if end else 0
+        return self._location(answer), end + 1 if end else 0
 
     async def _manifest(self, built: Built) -> None:
         image = built.image
@@ -128,6 +139,15 @@ class Pusher:
 
     def _location(self, answer: httpx.Response) -> str:
         return urljoin(str(answer.request.url), answer.headers["location"])
+
+
+def _first(errors: BaseExceptionGroup[PierheadError]) -> PierheadError:
+    """Return the one error of several that is told: the first that is not a group."""
+    found: BaseException = errors
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    assert isinstance(found, PierheadError)
+    return found
 
 
 def _refusal(answer: httpx.Response) -> PierheadError:

@@ -44,7 +44,7 @@ class LogSpool:
     def write(self, data: bytes) -> None:
         """Take output of the build. Never waits, never fails the build."""
         data = self._cut_lines(data)
-        if self._size < HEAD_BYTES:
+        if self._size < HEAD_BYTES and not self._dropped:
             self._store(data)
             return
         self._tail.append(data)
@@ -55,12 +55,15 @@ class LogSpool:
             self._dropped += gone
 
     def close(self) -> None:
-        """Say that no output follows."""
+        """Say that no output follows. Saying it again is harmless."""
+        if self._closed:
+            return
         if self._dropped:
             self._store(b"\n[%d bytes of the log were left out here]\n" % self._dropped)
         for data in self._tail:
             self._store(data)
         self._tail.clear()
+        self._file.close()
         self._closed = True
         self._more.set()
 
@@ -88,7 +91,6 @@ class LogSpool:
             while self._sent < self._size:
                 await self._send_part()
             if self._closed:
-                self._file.close()
                 return
 
     async def _send_part(self) -> None:
@@ -107,10 +109,14 @@ class LogSpool:
         self._sent = accepted.next_offset
 
     def _store(self, data: bytes) -> None:
-        self._file.seek(0, 2)
-        self._file.write(data)
-        self._hash.update(data)
-        self._size += len(data)
+        """Append to the file; what a full disk does not take is left out."""
+        try:
+            taken = self._file.write(data)
+        except OSError:
+            taken = 0
+        self._dropped += len(data) - taken
+        self._hash.update(data[:taken])
+        self._size += taken
         self._more.set()
 
     def _read(self, offset: int, limit: int) -> bytes:

@@ -7,6 +7,7 @@ leads outside.
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -24,7 +25,9 @@ from pierhead.protocol.problem import problem
 from pierhead.runner.adapters.spool import LogSpool
 from pierhead.runner.ports import Hold
 
-CUTS_MAX: Final = 20
+# Calls one after the other that bring nothing: the router may be restarted in between.
+CUTS_MAX: Final = 60
+AGAIN_SECONDS: Final = 1.0
 _PIECE: Final = 1024 * 1024
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -78,7 +81,9 @@ async def fetch(
                     output.write(chunk)
                     if running.size_bytes > wanted.size_bytes:
                         break
-            cuts += running.size_bytes == before
+            if running.size_bytes == before:
+                cuts += 1
+                await asyncio.sleep(AGAIN_SECONDS)
             if cuts > CUTS_MAX:
                 raise Unavailable(problem("dependency-unavailable", "the context does not come"))
             if running.size_bytes > wanted.size_bytes:
@@ -103,8 +108,10 @@ def unpack(file: Path, root: Path, wanted: ContextRef) -> None:
                 _unpack_all(Reader(_Bounded(stream, wanted.unpacked_bytes)), descriptor, wanted)
     except zstandard.ZstdError as error:
         raise ArchiveError(f"the context is not zstd: {error}") from error
+    except ValueError as error:
+        raise ArchiveError(f"the context cannot be unpacked: {error}") from error  # a NUL in a name
     except OSError as error:
-        if error.errno in {28, 122}:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise
         raise ArchiveError(f"the context cannot be unpacked: {error.strerror}") from error
     finally:

@@ -7,7 +7,9 @@ from typing import Final
 from pierhead.protocol.result import Failure
 from pierhead.runner.domain.progress import Progress
 
-_EXIT: Final = re.compile(r"exit(?:ed with)? (?:status|code)[: ]*(\d+)")
+_EXIT: Final = re.compile(r"exit(?:ed with)? (?:status|code)[: ]*(\d{1,3})(?!\d)")
+# What buildah says of a step that ran; before it, everything is the step's own output.
+_RAN: Final = re.compile(r"while running runtime: exit status \d{1,3}\s*$")
 _DISK: Final = ("no space left on device", "disk quota exceeded")
 _BASE: Final = (
     "initializing source docker://",
@@ -73,6 +75,8 @@ def explain(ending: Ending) -> Failure:
         return failed("disk-full", f"the runner's disk is full{where}", hint)
     if ending.code < 0:
         return failed("runner", f"the build was killed by signal {-ending.code}{where}")
+    if _RAN.search(text):
+        return failed("command", f"a command ended with exit code {code}{where}")
     if any(sign in text for sign in (sign.lower() for sign in _BASE)):
         return failed("base-image", f"a base image could not be had{where}")
     if code is not None:
