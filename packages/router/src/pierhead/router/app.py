@@ -42,6 +42,7 @@ from pierhead.router.services.bells import Bells
 from pierhead.router.services.events import Events
 from pierhead.router.services.here import supervise
 from pierhead.router.services.identity import Identity
+from pierhead.router.services.images import CONFIG_BYTES_MAX
 from pierhead.router.services.lifecycle import Lifecycle
 from pierhead.router.services.projects import Projects
 from pierhead.router.services.registry import Registry
@@ -125,7 +126,7 @@ def _compose(
         logs=logs,
         clock=clock,
         host=host,
-        read_blob=lambda digest: blobs.path(digest).read_bytes(),
+        read_blob=lambda digest: blobs.read(digest, CONFIG_BYTES_MAX),
     )
     runners = Runners(
         store=store,
@@ -253,4 +254,7 @@ async def _here(router: Router, settings: Settings, local: str) -> None:
 def main(settings: Settings) -> None:
     """Run a control plane in this process until a signal comes."""
     configure()
+    # The event loop and the SQL threads hand work to each other several times in a request. With
+    # the usual 5 ms between switches, each hand-over may wait that long for the other thread.
+    sys.setswitchinterval(0.0002)
     uvloop.run(run(settings))

@@ -1,10 +1,11 @@
 """The ledger in SQL. One method is one or two statements; no rule is decided here."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -33,6 +34,26 @@ from pierhead.router.ports import (
 from pierhead.server.sql import Database
 
 T = TypeVar("T")
+
+
+# Statements of the path from a submit to its runner are made once: building one again costs more
+# than running it.
+_BUILD_BY_ID: Final = sa.select(t.builds).where(t.builds.c.id == sa.bindparam("build_id"))
+_OPEN_BUILDS: Final = {
+    state: sa.select(t.builds)
+    # The state is part of the text, so that the index over open builds fits it.
+    .where(t.builds.c.state == sa.literal_column(f"'{state}'"))
+    .order_by(t.builds.c.sequence)
+    .limit(1000)
+    for state in (State.QUEUED, State.LEASED)
+}
+_SAVE_BUILD: Final = sa.update(t.builds).where(t.builds.c.id == sa.bindparam("saved_id"))
+_ADD_EVENT: Final = sa.insert(t.events).values(
+    build_id=sa.bindparam("of"),
+    sequence=sa.select(sa.func.coalesce(sa.func.max(t.events.c.sequence), 0) + 1)
+    .where(t.events.c.build_id == sa.bindparam("of"))
+    .scalar_subquery(),
+)
 
 
 class SqlStore:
@@ -89,7 +110,8 @@ class SqlLedger:
 
     def build(self, build_id: str) -> StoredBuild | None:
         """Return one build."""
-        return self._build_where(t.builds.c.id == build_id)
+        row = self._sql.execute(_BUILD_BY_ID, {"build_id": build_id}).mappings().first()
+        return _build(row) if row is not None else None
 
     def build_by_key(self, project: str, key: str) -> StoredBuild | None:
         """Return the build that was submitted with a key."""
@@ -124,8 +146,7 @@ class SqlLedger:
 
     def save_build(self, stored: StoredBuild) -> None:
         """Store a build that was changed."""
-        query = sa.update(t.builds).where(t.builds.c.id == stored.id).values(_build_row(stored))
-        self._sql.execute(query)
+        self._sql.execute(_SAVE_BUILD, {**_build_row(stored), "saved_id": stored.id})
 
     def queued(self) -> Sequence[StoredBuild]:
         """Return builds that wait, oldest first."""
@@ -136,8 +157,8 @@ class SqlLedger:
         return self._open(State.LEASED)
 
     def _open(self, state: State) -> Sequence[StoredBuild]:
-        query = sa.select(t.builds).where(t.builds.c.state == sa.literal_column(f"'{state}'"))
-        return self._builds(query.order_by(t.builds.c.sequence).limit(1000))
+        rows = self._sql.execute(_OPEN_BUILDS[state])
+        return [_build(row) for row in rows.mappings()]
 
     def _build_where(self, *conditions: sa.ColumnElement[bool]) -> StoredBuild | None:
         row = self._sql.execute(sa.select(t.builds).where(*conditions)).mappings().first()
@@ -152,16 +173,14 @@ class SqlLedger:
         self, build_id: str, *, fence: int, log_size: int, kind: str, payload: bytes
     ) -> None:
         """Add an event after all others of its build."""
-        last = sa.select(sa.func.coalesce(sa.func.max(t.events.c.sequence), 0) + 1)
         row = {
-            "build_id": build_id,
-            "sequence": last.where(t.events.c.build_id == build_id).scalar_subquery(),
+            "of": build_id,
             "fence": fence,
             "log_size": log_size,
             "kind": kind,
             "payload": payload,
         }
-        self._sql.execute(sa.insert(t.events).values(row))
+        self._sql.execute(_ADD_EVENT, row)
 
     def events(self, build_id: str, after: int) -> Sequence[StoredEvent]:
         """Return the events of a build after one."""
@@ -402,10 +421,16 @@ class SqlLedger:
             self._sql.execute(sa.delete(table).where(*where))
 
     def _upsert(self, table: sa.Table, row: dict[str, Any]) -> None:
-        keys = [column.name for column in table.primary_key]
-        changed = {name: value for name, value in row.items() if name not in keys}
-        query = insert(table).values(row)
-        self._sql.execute(query.on_conflict_do_update(index_elements=keys, set_=changed))
+        self._sql.execute(_upsert_into(table, tuple(row)), row)
+
+
+@functools.cache
+def _upsert_into(table: sa.Table, names: tuple[str, ...]) -> sa.Insert:
+    """Return the statement that adds a row of these columns, or changes the one with its key."""
+    keys = [column.name for column in table.primary_key]
+    query = insert(table).values({name: sa.bindparam(name) for name in names})
+    changed = {name: query.excluded[name] for name in names if name not in keys}
+    return query.on_conflict_do_update(index_elements=keys, set_=changed)
 
 
 def _time(seconds: float) -> datetime:
