@@ -6,6 +6,7 @@ ways: its result was taken, it was given back, or it was lost to another attempt
 """
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,9 +65,11 @@ class Engine:
         self._process = new_id()
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._waiting: dict[str, Grant] = {}  # for an older attempt of the same build to be gone
         self._draining = False
         self._changed = asyncio.Event()
         self._request_id: str | None = None  # of a request that was not answered yet
+        self._asked = 0  # requests, not counting repeats
         self._broken = 0
         self._rest_until = 0.0
 
@@ -95,6 +98,7 @@ class Engine:
     def abort(self) -> None:
         """Give all builds back now, and take no more."""
         self.drain()
+        self._waiting.clear()  # what is not held is given to somebody else
         for job in self._jobs.values():
             job.stop("draining")
 
@@ -119,13 +123,14 @@ class Engine:
         older one, and what it had granted for it comes with the answer to the repeat.
         """
         slots, reason = self._free_slots(capabilities)
-        self._request_id = self._request_id or self._new_id()
-        held = (
-            Held(build_id=build_id, fence=job.grant.fence) for build_id, job in self._jobs.items()
-        )
+        if self._request_id is None:
+            self._request_id, self._asked = self._new_id(), self._asked + 1
+        grants = [job.grant for job in self._jobs.values()] + list(self._waiting.values())
+        held = (Held(build_id=grant.build_id, fence=grant.fence) for grant in grants)
         request = Acquire(
             session_id=session,
             request_id=self._request_id,
+            turn=self._asked,
             slots=slots,
             held=tuple(held),
             reason=reason,
@@ -145,7 +150,8 @@ class Engine:
         self._request_id = None
         self._act(answer)
         if answer.retry_after_ms:
-            await asyncio.sleep(answer.retry_after_ms / 1000)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), answer.retry_after_ms / 1000)
 
     async def _acquire(self, request: Acquire) -> Acquired:
         wait = BACKOFF_SECONDS
@@ -162,9 +168,17 @@ class Engine:
             job = self._jobs.get(held.build_id)
             if job is not None and job.grant.fence == held.fence:
                 job.stop("lost")
+            waiting = self._waiting.get(held.build_id)
+            if waiting is not None and waiting.fence == held.fence:
+                del self._waiting[held.build_id]
         for grant in answer.grants:
-            if grant.build_id not in self._jobs:
+            job = self._jobs.get(grant.build_id)
+            if job is None:
                 self._start(grant)
+            elif job.grant.fence < grant.fence:
+                # The build came back while its older attempt is still being cleared away.
+                job.stop("lost")
+                self._waiting[grant.build_id] = grant
 
     def _start(self, grant: Grant) -> None:
         used = {job.slot for job in self._jobs.values()}
@@ -197,6 +211,9 @@ class Engine:
                 log.error("build.broken", build=build_id, exc_info=error)
             log.info("build.end", build=build_id, how=job.ended)
             self._note_health(broken=error is not None or job.ended == "broken")
+            grant = self._waiting.pop(build_id, None)
+            if grant is not None:
+                self._start(grant)
 
     def _note_health(self, *, broken: bool) -> None:
         self._broken = self._broken + 1 if broken else 0
@@ -216,6 +233,7 @@ class Engine:
         return max(0, capabilities.slots - len(self._jobs)), None
 
     async def _abort_all(self, why: str) -> None:
+        self._waiting.clear()
         for job in self._jobs.values():
             job.stop("draining")
         if self._tasks:
