@@ -97,7 +97,7 @@ async def rounds(
     session = (await runner.open_session(request)).session_id
     samples = []
     for number in range(ROUNDS + WARM_UP):
-        waiting = asyncio.create_task(take(runner, session, f"r{number}"))
+        waiting = asyncio.create_task(take(runner, session, number))
         await asyncio.sleep(0.01)  # so that the acquire is held when the build comes
         began = time.perf_counter()
         wanted = Submit(project="hello", plan=Plan(), context=context.reference, key=f"k{number}")
@@ -110,9 +110,9 @@ async def rounds(
     return samples[WARM_UP:]
 
 
-async def take(runner: RouterClient, session: str, request_id: str) -> tuple[Grant, float]:
+async def take(runner: RouterClient, session: str, turn: int) -> tuple[Grant, float]:
     """Hold an acquire until it brings a build; return it and when it came."""
-    wanted = Acquire(session_id=session, request_id=request_id, slots=1)
+    wanted = Acquire(session_id=session, request_id=f"r{turn}", turn=turn, slots=1)
     while not (grants := (await runner.acquire(wanted)).grants):
         pass
     return grants[0], time.perf_counter()
