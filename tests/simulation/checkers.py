@@ -1,0 +1,244 @@
+"""What must hold, judged by records of our own.
+
+Nothing here believes the router: it is told what was committed, which process began and ended which
+execution, and what was answered to whom, and compares. Who holds a build is therefore known here by
+the order of grants and by sessions, not by the fence that the code under test gives out.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from pierhead.protocol.plan import Submit
+from pierhead.protocol.result import Receipt
+from pierhead.router.ports import StoredBuild
+
+from .chance import Scheduler
+from .store import MemoryLedger, MemoryLogs
+
+# Written down again, so that a wrong table in the code does not agree with itself.
+ALLOWED: Final = {
+    "queued": {"queued", "leased", "failed", "cancelled"},
+    "leased": {"leased", "queued", "succeeded", "failed", "cancelled"},
+}
+FINAL: Final = {"succeeded", "failed", "cancelled"}
+ATTEMPTS_MAX: Final = 3
+GRANTS_MAX: Final = 20
+OFFLINE_GRACE: Final = timedelta(seconds=15)
+
+
+@dataclass(eq=False, kw_only=True)
+class Execution:
+    """One process's work on one build, from its side."""
+
+    build_id: str
+    runner: str
+    session: str
+    request_id: str
+    image_digest: str
+    log: bytes = b""
+    running: bool = False
+    frozen: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hold:
+    """Who was given a build."""
+
+    runner: str
+    session: str
+    request_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a runner is, as the world made it."""
+
+    name: str
+    here: bool
+    platform: str
+    isolated: bool
+
+
+@dataclass
+class Truth:
+    """The record, and the checks against it."""
+
+    clock: Scheduler
+    machines: dict[str, Machine]
+    untrusted: set[str]
+    holds: dict[str, list[Hold]] = field(default_factory=lambda: defaultdict(list))
+    released: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    queued_since: dict[str, datetime] = field(default_factory=dict)
+    executions: list[Execution] = field(default_factory=list)
+    heard: dict[str, datetime] = field(default_factory=dict)  # when a runner asked last
+    turns: dict[str, int] = field(default_factory=dict)  # by session: its latest request
+    processes: dict[str, str] = field(default_factory=dict)  # by session
+    cancelled: set[str] = field(default_factory=set)  # whose canceller was told yes
+    keys: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    # What the world tells.
+
+    def began(self, execution: Execution) -> None:
+        for other in self.executions:
+            if other.build_id == execution.build_id and other.running and not other.frozen:
+                raise AssertionError(
+                    f"{other.build_id} runs twice: on {other.runner} and on {execution.runner}"
+                )
+        self.executions.append(execution)
+
+    def ran_out(self, execution: Execution, receipt: Receipt) -> None:
+        """An attempt was told that its result was taken."""
+        reference = receipt.reference or execution.image_digest
+        mine = reference.endswith(execution.image_digest)
+        assert mine, f"{execution.build_id}: {execution.runner} has the receipt of another result"
+
+    def opened(self, session: str, process: str) -> None:
+        owner = self.processes.setdefault(session, process)
+        assert owner == process, f"{process} and {owner} share a session"
+
+    def asked(self, runner: str, session: str, turn: int) -> None:
+        """A runner's request was let in. One that was overtaken shows no life."""
+        if turn >= self.turns.get(session, 0):
+            self.turns[session] = turn
+            self.heard[runner] = self.clock.time
+
+    def submitted(self, key: str, build_id: str) -> None:
+        self.keys[key].add(build_id)
+        assert len(self.keys[key]) == 1, f"{key} was queued twice: {sorted(self.keys[key])}"
+
+    def cancel_answered(self, build_id: str, ledger: MemoryLedger) -> None:
+        """The canceller was told yes: nothing may come of the build from now on."""
+        self.cancelled.add(build_id)
+        state = ledger.builds_[build_id].build.state.value
+        assert state not in {"succeeded", "failed"}, f"{build_id} was cancelled and {state}"
+
+    # What the store says after each commit.
+
+    def committed(self, before: Mapping[str, StoredBuild], ledger: MemoryLedger) -> None:
+        for build_id, after in ledger.builds_.items():
+            old = before.get(build_id)
+            if old is after:
+                continue
+            if old is not None:
+                self._stepped(old, after)
+            if after.here_reason is not None and (old is None or old.here_reason is None):
+                self._may_be_here(after)
+            waits_anew = old is None or old.build.state != "queued"
+            if after.build.state == "queued" and waits_anew:
+                self.queued_since[build_id] = self.clock.time
+            if after.build.lease is not None:
+                self._held(old, after)
+            self._ended(old, after, ledger)
+
+    def _stepped(self, old: StoredBuild, new: StoredBuild) -> None:
+        was, now = old.build.state.value, new.build.state.value
+        assert was not in FINAL or old == new, f"{new.id} was {was} and changed"
+        assert now in ALLOWED[was], f"{new.id}: {was} to {now}"
+        assert new.build.fence >= old.build.fence, f"the fence of {new.id} fell"
+        assert old.build.cancel is None or new.build.cancel is not None, f"{new.id}: wish lost"
+
+    def _held(self, old: StoredBuild | None, new: StoredBuild) -> None:
+        lease = new.build.lease
+        assert lease is not None
+        hold = Hold(runner=lease.runner, session=lease.session, request_id=lease.request_id)
+        holds = self.holds[new.id]
+        if old is not None and old.build.lease is not None and holds[-1] == hold:
+            same = old.build.fence == new.build.fence
+            assert same, f"{new.id} was taken back by the repeat of the request that got it"
+            return
+        # Taken back and given away in one transaction looks like a change of hands.
+        machine = self.machines[lease.runner]
+        assert old is None or new.build.fence > old.build.fence, "a grant without a new fence"
+        assert self._able(machine, new.submit), f"{new.id} does not fit {machine.name}"
+        assert not machine.here or new.here_reason is not None, f"{new.id} went here unasked"
+        assert new.build.cancel is None, f"{new.id} is cancelled and was granted"
+        holds.append(hold)
+        counted = len(holds) - self.released[new.id]
+        assert counted <= ATTEMPTS_MAX, f"{new.id} was tried {counted} times"
+        assert len(holds) <= GRANTS_MAX, f"{new.id} was granted for ever"
+
+    def _ended(self, old: StoredBuild | None, new: StoredBuild, ledger: MemoryLedger) -> None:
+        if new.build.state not in FINAL or (old is not None and old.build.state in FINAL):
+            return
+        published = [name for name in ledger.manifests_ if name[2] == ""]
+        mine = [run for run in self.executions if run.build_id == new.id]
+        seen = [run for run in mine if (new.submit.project, run.image_digest, "") in published]
+        if new.build.state == "succeeded":
+            assert len(seen) == 1, f"{new.id} succeeded with {len(seen)} images"
+            last, run = self.holds[new.id][-1], seen[0]
+            who = Hold(runner=run.runner, session=run.session, request_id=run.request_id)
+            assert who == last, f"{new.id}: the result is from {who}, the last grant was {last}"
+            assert new.reference is not None
+            assert new.reference.endswith(run.image_digest), f"{new.id}: wrong reference"
+            for tag in new.submit.tags:
+                assert ledger.tags_[new.submit.project, tag] == run.image_digest
+        else:
+            assert not seen, f"{new.id} is {new.build.state} and has an image"
+        left = [name for name in ledger.manifests_ if name[2].startswith(f"{new.id}.")]
+        assert not left, f"{new.id} ended and left {left} pending"
+        assert new.id not in self.cancelled or new.build.state == "cancelled", (
+            f"{new.id} was cancelled and {new.build.state}"
+        )
+        if new.build.state == "failed":
+            self._may_fail(new)
+
+    def _may_fail(self, new: StoredBuild) -> None:
+        failure = new.envelope.failure if new.envelope else None
+        assert failure is not None, f"{new.id} failed and nobody says why"
+        grants, released = len(self.holds[new.id]), self.released[new.id]
+        match failure.cause:
+            case "runners-lost":
+                enough = grants - released >= ATTEMPTS_MAX or grants >= GRANTS_MAX
+                assert enough, f"{new.id} was given up after {grants} grants"
+            case "no-runner" | "waited-too-long":
+                assert new.submit.if_nobody != "wait", f"{new.id} would have waited"
+            case cause:
+                assert cause == "command", f"{new.id} failed: {failure}"
+
+    # When the control plane's own machine may build.
+
+    def _may_be_here(self, stored: StoredBuild) -> None:
+        now, submit = self.clock.time, stored.submit
+        assert submit.if_nobody == "here", f"{stored.id} must not be built here"
+        able = [
+            machine.name
+            for machine in self.machines.values()
+            if not machine.here and machine.name in self.heard and self._able(machine, submit)
+        ]
+        if not able:
+            return
+        since = self.queued_since.get(stored.id, now)
+        silent_since = max(self.heard[name] for name in able)
+        all_silent = now >= max(since, silent_since) + OFFLINE_GRACE
+        too_long = now >= since + timedelta(seconds=submit.max_queue_wait_seconds)
+        assert all_silent or too_long, f"{stored.id} is built here although {able} could"
+
+    def _able(self, machine: Machine, submit: Submit) -> bool:
+        fits = submit.plan.platform in {None, machine.platform}
+        return fits and (machine.isolated or submit.project not in self.untrusted)
+
+    # When everything is calm again.
+
+    def at_the_end(self, ledger: MemoryLedger, logs: MemoryLogs) -> None:
+        known = {stored.id for stored in ledger.builds_.values()}
+        told = {build_id for ids in self.keys.values() for build_id in ids}
+        assert told <= known, f"lost: {sorted(told - known)}"
+        open_ = sorted(b.id for b in ledger.builds_.values() if b.build.state not in FINAL)
+        assert not open_, f"without an end: {open_}"
+        left = sorted(run.build_id for run in self.executions if run.running)
+        assert not left, f"still running: {left}"
+        for stored in ledger.builds_.values():
+            if stored.build.state == "succeeded":
+                self._log_is_what_was_written(stored, logs)
+
+    def _log_is_what_was_written(self, stored: StoredBuild, logs: MemoryLogs) -> None:
+        kept = logs.kept.get((stored.id, stored.build.fence), b"")[stored.log_prefix :]
+        assert stored.reference is not None
+        written = next(
+            run.log for run in self.executions if stored.reference.endswith(run.image_digest)
+        )
+        assert written.startswith(kept), f"{stored.id}: the log is not what was written"
+        assert not stored.log_complete or kept == written, f"{stored.id}: the log is not whole"

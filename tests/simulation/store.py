@@ -1,0 +1,229 @@
+"""The router's store in memory: what it holds survives the router, as a disk would.
+
+A transaction that raises leaves nothing behind. After one that does not, the world is told what
+changed: that is where the checkers look.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from typing import TypeVar
+
+from pierhead.protocol.digest import digest_of
+from pierhead.router.domain.build import State
+from pierhead.router.domain.enrollment import Code
+from pierhead.router.domain.token import Principal
+from pierhead.router.ports import (
+    Ledger,
+    Manifest,
+    StoredBuild,
+    StoredEvent,
+    StoredProject,
+    StoredRunner,
+    StoredUpload,
+)
+
+T = TypeVar("T")
+
+
+@dataclass
+class MemoryLedger:
+    """Everything that the router keeps, as plain tables."""
+
+    builds_: dict[str, StoredBuild] = field(default_factory=dict)
+    events_: dict[tuple[str, int], StoredEvent] = field(default_factory=dict)
+    runners_: dict[str, StoredRunner] = field(default_factory=dict)
+    codes_: dict[str, Code] = field(default_factory=dict)
+    principals_: dict[str, Principal] = field(default_factory=dict)
+    projects_: dict[str, StoredProject] = field(default_factory=dict)
+    uploads_: dict[str, StoredUpload] = field(default_factory=dict)
+    contexts_: dict[tuple[str, str], int] = field(default_factory=dict)
+    manifests_: dict[tuple[str, str, str], Manifest] = field(default_factory=dict)
+    blobs_: dict[tuple[str, str, str], None] = field(default_factory=dict)
+    tags_: dict[tuple[str, str], str] = field(default_factory=dict)
+    alive_: dict[str, datetime] = field(default_factory=dict)
+
+    def copy(self) -> "MemoryLedger":
+        return MemoryLedger(**{each.name: dict(getattr(self, each.name)) for each in fields(self)})
+
+    def build(self, build_id: str) -> StoredBuild | None:
+        return self.builds_.get(build_id)
+
+    def build_by_key(self, project: str, key: str) -> StoredBuild | None:
+        wanted = (project, key)
+        return next(
+            (b for b in self.builds_.values() if (b.submit.project, b.submit.key) == wanted), None
+        )
+
+    def builds_with_prefix(self, prefix: str, project: str | None) -> Sequence[StoredBuild]:
+        page = self.builds_page(project, len(self.builds_), None)
+        return page[:1] if prefix == "@" else [b for b in page if b.id.startswith(prefix)][:2]
+
+    def builds_page(
+        self, project: str | None, limit: int, before: int | None
+    ) -> Sequence[StoredBuild]:
+        newest = sorted(self.builds_.values(), key=lambda stored: -stored.sequence)
+        mine = [b for b in newest if project in {None, b.submit.project}]
+        return [b for b in mine if before is None or b.sequence < before][:limit]
+
+    def add_build(self, stored: StoredBuild) -> StoredBuild:
+        added = replace(stored, sequence=len(self.builds_) + 1)
+        self.builds_[stored.id] = added
+        return added
+
+    def save_build(self, stored: StoredBuild) -> None:
+        self.builds_[stored.id] = stored
+
+    def queued(self) -> Sequence[StoredBuild]:
+        return [b for b in self.builds_.values() if b.build.state is State.QUEUED]
+
+    def leased(self) -> Sequence[StoredBuild]:
+        return [b for b in self.builds_.values() if b.build.state is State.LEASED]
+
+    def add_event(
+        self, build_id: str, *, fence: int, log_size: int, kind: str, payload: bytes
+    ) -> None:
+        sequence = len(self.events(build_id, 0)) + 1
+        event = StoredEvent(
+            sequence=sequence, fence=fence, log_size=log_size, kind=kind, payload=payload
+        )
+        self.events_[build_id, sequence] = event
+
+    def events(self, build_id: str, after: int) -> Sequence[StoredEvent]:
+        return [e for (owner, n), e in self.events_.items() if owner == build_id and n > after]
+
+    def runners(self) -> Sequence[StoredRunner]:
+        return [self.runners_[name] for name in sorted(self.runners_)]
+
+    def runner(self, name: str) -> StoredRunner | None:
+        return self.runners_.get(name)
+
+    def save_runner(self, runner: StoredRunner) -> None:
+        self.runners_[runner.name] = runner
+
+    def code(self, secret_hash: str) -> Code | None:
+        return self.codes_.get(secret_hash)
+
+    def save_code(self, secret_hash: str, code: Code) -> None:
+        self.codes_[secret_hash] = code
+
+    def principal(self, token_hash: str) -> Principal | None:
+        return self.principals_.get(token_hash)
+
+    def add_token(self, token_hash: str, principal: Principal, now: datetime) -> None:
+        self.principals_[token_hash] = principal
+
+    def project(self, name: str) -> StoredProject | None:
+        return self.projects_.get(name)
+
+    def projects(self) -> Sequence[StoredProject]:
+        return [self.projects_[name] for name in sorted(self.projects_)]
+
+    def save_project(self, project: StoredProject) -> None:
+        self.projects_[project.name] = project
+
+    def upload(self, upload_id: str) -> StoredUpload | None:
+        return self.uploads_.get(upload_id)
+
+    def save_upload(self, upload: StoredUpload) -> None:
+        self.uploads_[upload.id] = upload
+
+    def end_upload(self, upload: StoredUpload, *, complete: bool) -> None:
+        self.uploads_.pop(upload.id, None)
+        if complete:
+            self.contexts_[upload.project, upload.digest] = upload.size_bytes
+
+    def context_size(self, project: str, digest: str) -> int | None:
+        return self.contexts_.get((project, digest))
+
+    def alive_at(self) -> datetime | None:
+        return self.alive_.get("router")
+
+    def mark_alive(self, now: datetime) -> None:
+        self.alive_["router"] = now
+
+    def manifest(self, repository: str, wanted: str, attempt: str) -> Manifest | None:
+        digest = self.tags_.get((repository, wanted), wanted)
+        published = self.manifests_.get((repository, digest, ""))
+        return published or self.manifests_.get((repository, digest, attempt))
+
+    def add_manifest(self, manifest: Manifest, pending: str) -> None:
+        self.manifests_[manifest.repository, manifest.digest, pending] = manifest
+
+    def delete_manifest(self, repository: str, wanted: str) -> bool:
+        return self.manifests_.pop((repository, wanted, ""), None) is not None
+
+    def has_blob(self, repository: str, digest: str, attempt: str) -> bool:
+        return any((repository, digest, pending) in self.blobs_ for pending in ("", attempt))
+
+    def link_blob(self, repository: str, digest: str, pending: str) -> None:
+        self.blobs_[repository, digest, pending] = None
+
+    def set_tag(self, repository: str, tag: str, digest: str) -> None:
+        self.tags_[repository, tag] = digest
+
+    def tags(self, repository: str) -> Sequence[str]:
+        return sorted(tag for owner, tag in self.tags_ if owner == repository)
+
+    def publish(self, repository: str, pending: str) -> None:
+        for name in [name for name in self.manifests_ if name[::2] == (repository, pending)]:
+            self.manifests_[name[0], name[1], ""] = self.manifests_.pop(name)
+        for blob in [blob for blob in self.blobs_ if blob[::2] == (repository, pending)]:
+            self.blobs_[blob[0], blob[1], ""] = self.blobs_.pop(blob)
+
+    def forget(self, repository: str, pending: str) -> None:
+        for name in [name for name in self.manifests_ if name[::2] == (repository, pending)]:
+            del self.manifests_[name]
+        for blob in [blob for blob in self.blobs_ if blob[::2] == (repository, pending)]:
+            del self.blobs_[blob]
+
+
+Watcher = Callable[[Mapping[str, StoredBuild], MemoryLedger], None]
+
+
+class MemoryStore:
+    """One ledger, and somebody who is told after each commit."""
+
+    def __init__(self, watch: Watcher, after_commit: Callable[[], None]) -> None:
+        self.ledger = MemoryLedger()
+        self.configs: dict[str, bytes] = {}  # blobs, by digest
+        self._watch = watch
+        self._after_commit = after_commit  # may end the router before it can answer
+
+    async def write(self, operation: Callable[[Ledger], T]) -> T:
+        saved = self.ledger.copy()
+        try:
+            result = operation(self.ledger)
+        except BaseException:
+            self.ledger = saved
+            raise
+        self._watch(saved.builds_, self.ledger)
+        self._after_commit()
+        return result
+
+    async def read(self, operation: Callable[[Ledger], T]) -> T:
+        return operation(self.ledger)
+
+
+@dataclass
+class MemoryLogs:
+    """Logs as bytes that survive the router."""
+
+    kept: dict[tuple[str, int], bytes] = field(default_factory=dict)
+
+    async def append(self, build_id: str, fence: int, offset: int, data: bytes) -> None:
+        stored = self.kept.get((build_id, fence), b"")
+        assert offset == len(stored), "the router appends where the log ends"
+        self.kept[build_id, fence] = stored + data
+
+    def begin(self, build_id: str, fence: int, note: bytes) -> None:
+        self.kept[build_id, fence] = note
+
+    def size(self, build_id: str, fence: int) -> int:
+        return len(self.kept.get((build_id, fence), b""))
+
+    async def read(self, build_id: str, fence: int, offset: int, limit: int) -> bytes:
+        return self.kept.get((build_id, fence), b"")[offset : offset + limit]
+
+    async def digest(self, build_id: str, fence: int, skip: int) -> str:
+        return digest_of(self.kept.get((build_id, fence), b"")[skip:])
