@@ -9,11 +9,11 @@ import asyncio
 import hashlib
 import os
 import re
-import shutil
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from pierhead.protocol.digest import Digest, parse_digest, same_digest
 from pierhead.protocol.errors import IntegrityError, Invalid, Refused, Unavailable
@@ -22,7 +22,8 @@ from pierhead.protocol.problem import problem
 # Pieces of this size keep the event loop responsive and the number of thread hops small.
 PIECE_BYTES: Final = 1024 * 1024
 ABANDONED_SECONDS: Final = 24 * 3600
-_UPLOAD_ID: Final = re.compile(r"u_[a-z0-9]{8,40}\Z")
+_UPLOAD_ID: Final = re.compile(r"u_[a-z0-9]{8,64}\Z")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -57,9 +58,14 @@ class BlobStore:
         except FileNotFoundError:
             return None
 
-    async def begin(self) -> str:
-        """Begin an upload and return its id."""
-        upload_id = self._new_id()
+    def read(self, digest: str, limit_bytes: int) -> bytes:
+        """Return a small blob, or the first `limit_bytes` of a larger one."""
+        with self.path(digest).open("rb") as file:
+            return file.read(limit_bytes)
+
+    async def begin(self, mark: str = "") -> str:
+        """Begin an upload and return its id, which ends with `mark`: letters and digits."""
+        upload_id = self._new_id() + mark
         with _storage_errors():
             self._file(upload_id).touch(exist_ok=False)
         self._uploads[upload_id] = _Upload()
@@ -83,16 +89,16 @@ class BlobStore:
         """
         upload = await self._upload(upload_id)
         async with upload.lock:
+            self._require_current(upload_id, upload)
             if offset != upload.size:
                 detail = f"the upload has {upload.size} bytes, the part begins at {offset}"
                 found = problem("offset-mismatch", detail, next_offset=upload.size)
                 raise Refused(found)
             with self._file(upload_id).open("r+b") as file:
-                file.seek(upload.size)
                 async for piece in _pieces(chunks):
                     if upload.size + len(piece) > limit_bytes:
                         raise Invalid(problem("too-large", f"more than {limit_bytes} bytes"))
-                    await asyncio.to_thread(_write, file.fileno(), upload, piece)
+                    await _to_the_end(_write, file.fileno(), upload, piece)
             return upload.size
 
     async def commit(self, upload_id: str, digest: str) -> int:
@@ -103,12 +109,13 @@ class BlobStore:
         """
         upload = await self._upload(upload_id)
         async with upload.lock:
+            self._require_current(upload_id, upload)
             found = Digest("sha256:" + upload.hash.hexdigest())
             if not same_digest(found, digest):
                 await self.discard(upload_id)
                 detail = f"the content is {found}, not {digest}"
                 raise IntegrityError(problem("digest-mismatch", detail))
-            await asyncio.to_thread(self._keep, self._file(upload_id), self.path(digest))
+            await _to_the_end(_keep, self._file(upload_id), self.path(digest))
             self._uploads.pop(upload_id, None)
             return upload.size
 
@@ -124,9 +131,10 @@ class BlobStore:
     def sweep(self, now: float) -> None:
         """Remove uploads that nobody went on with for a day. `now`: seconds since the epoch."""
         for file in self._staged.iterdir():
-            if now - file.stat().st_mtime > ABANDONED_SECONDS:
-                self._uploads.pop(file.name, None)
-                file.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # it was committed meanwhile
+                if now - file.stat().st_mtime > ABANDONED_SECONDS:
+                    self._uploads.pop(file.name, None)
+                    file.unlink()
 
     def _file(self, upload_id: str) -> Path:
         if not _UPLOAD_ID.match(upload_id):
@@ -144,17 +152,20 @@ class BlobStore:
         upload = await asyncio.to_thread(_reread, file)
         return self._uploads.setdefault(upload_id, upload)
 
-    def _keep(self, staged: Path, final: Path) -> None:
-        with _storage_errors():
-            final.parent.mkdir(exist_ok=True)
-            with staged.open("rb") as file:
-                os.fsync(file.fileno())
-            staged.replace(final)
-            folder = os.open(final.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+    def _require_current(self, upload_id: str, upload: _Upload) -> None:
+        """Raise `not-found` when it ended while its caller waited for its turn."""
+        if self._uploads.get(upload_id) is not upload:
+            raise Refused(problem("not-found", "there is no such upload"))
+
+
+async def _to_the_end(function: Callable[..., T], *arguments: object) -> T:
+    """Run a function in a thread; a cancelled caller still waits, for the thread uses its file."""
+    work = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
 
 
 async def _pieces(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -178,14 +189,36 @@ def _write(descriptor: int, upload: _Upload, piece: bytes) -> None:
     """Write a piece whole, or leave the file as long as it was."""
     with _storage_errors():
         try:
-            view = memoryview(piece)
-            while view:
-                view = view[os.write(descriptor, view) :]
+            written = 0
+            while written < len(piece):
+                rest = memoryview(piece)[written:]
+                written += os.pwrite(descriptor, rest, upload.size + written)
         except OSError:
             os.ftruncate(descriptor, upload.size)
             raise
     upload.hash.update(piece)
     upload.size += len(piece)
+
+
+def _keep(staged: Path, final: Path) -> None:
+    """Flush a file and give it its final name, so that a power cut leaves all of it or nothing."""
+    with _storage_errors():
+        new_folder = not final.parent.exists()
+        final.parent.mkdir(exist_ok=True)
+        with staged.open("rb") as file:
+            os.fsync(file.fileno())
+        staged.replace(final)
+        _flush_names(final.parent)
+        if new_folder:
+            _flush_names(final.parent.parent)
+
+
+def _flush_names(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _reread(file: Path) -> _Upload:
@@ -210,8 +243,3 @@ class _storage_errors:
             hint = "free some space on the control plane's disk" if full else None
             found = problem(slug, f"could not store it: {error.strerror}", hint=hint)
             raise Unavailable(found) from error
-
-
-def free_bytes(root: Path) -> int:
-    """Return how much space is left where the blobs are."""
-    return shutil.disk_usage(root).free

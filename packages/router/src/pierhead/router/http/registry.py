@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 
 from pierhead.protocol.digest import parse_digest
@@ -21,22 +21,63 @@ from pierhead.router.domain.errors import (
 )
 from pierhead.router.domain.token import Principal, Runner
 from pierhead.router.http.requests import Authenticate, number, token_of
-from pierhead.router.services.registry import MANIFEST_BYTES_MAX, Registry
+from pierhead.router.services.registry import (
+    MANIFEST_BYTES_MAX,
+    BlobUnknown,
+    ManifestInvalid,
+    Registry,
+)
 from pierhead.server.problems import read_body
 
 _NAME: Final = re.compile(PROJECT_PATTERN)
 _TAG: Final = re.compile(TAG_PATTERN)
 _RANGE: Final = re.compile(r"(?:bytes[= ])?(\d{1,15})-(\d{1,15})\Z")
 _DIGEST_HEADER: Final = "Docker-Content-Digest"
+_READ_BYTES: Final = 1024 * 1024  # what one hop to a thread is worth
 # distribution-spec, "Error Codes".
 _CODES: Final = {
+    "unauthenticated": "UNAUTHORIZED",
+    "token-spent": "UNAUTHORIZED",
+    "invalid-document": "UNSUPPORTED",
+    "method-not-allowed": "UNSUPPORTED",
     "not-allowed": "DENIED",
+    "not-found": "NAME_UNKNOWN",
     "digest-mismatch": "DIGEST_INVALID",
     "offset-mismatch": "BLOB_UPLOAD_INVALID",
     "too-large": "SIZE_INVALID",
     "rate-limited": "TOOMANYREQUESTS",
 }
+_UNKNOWN: Final = (
+    ("/blobs/uploads/", "BLOB_UPLOAD_UNKNOWN"),
+    ("/blobs/", "BLOB_UNKNOWN"),
+    ("/manifests/", "MANIFEST_UNKNOWN"),
+)
+# The distribution-spec has statuses of its own for these.
+_STATUS: Final = {"offset-mismatch": 416, "digest-mismatch": 400}
 Endpoint = Callable[["RegistryHandlers", Request, Principal, str, str], Awaitable[Response]]
+
+
+class DigestInvalid(InvalidRequest):
+    """What was sent for a digest is not one."""
+
+
+class MethodNotAllowed(Refused):
+    """The path exists and does not take the method."""
+
+    slug = "method-not-allowed"
+
+
+_REFUSALS: Final[tuple[tuple[type[Refused], str], ...]] = (
+    (BlobUnknown, "MANIFEST_BLOB_UNKNOWN"),
+    (ManifestInvalid, "MANIFEST_INVALID"),
+    (DigestInvalid, "DIGEST_INVALID"),
+)
+
+
+class _BlobResponse(FileResponse):
+    """A file in pieces that are worth their thread hops."""
+
+    chunk_size = _READ_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +93,7 @@ class RegistryHandlers:
         try:
             await self.authenticate(request)
         except Refused as error:
-            return self._refusal(error)
+            return self._refusal(request, error)
         body = json.dumps({"token": token_of(request), "expires_in": 300})
         return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
 
@@ -64,24 +105,31 @@ class RegistryHandlers:
                 raise NotAllowed("a runner's credential opens nothing in the registry")
             endpoint, name, rest = _route(request.method, request.path_params["path"])
             return await endpoint(self, request, principal, name, rest)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it; what arrived is kept
         except Refused as error:
-            return self._refusal(error)
+            return self._refusal(request, error)
         except PierheadError as error:
-            hint: dict[str, object] = {"next_offset": error.problem.next_offset}
-            return self._error(error.problem.slug, error.problem.status, str(error), hint)
+            found = error.problem
+            return self._error(request, found.slug, str(error), next_offset=found.next_offset)
 
-    def _refusal(self, error: Refused) -> Response:
-        status = PROBLEM_TYPES[error.slug].status
-        if error.slug == "offset-mismatch":
-            status = 416  # distribution-spec, "Pushing a blob in chunks"
-        return self._error(error.slug, status, str(error), {})
+    def _refusal(self, request: Request, error: Refused) -> Response:
+        code = next((code for kind, code in _REFUSALS if isinstance(error, kind)), None)
+        return self._error(request, error.slug, str(error), code=code, **error.members)
 
-    def _error(self, slug: str, status: int, text: str, detail: dict[str, object]) -> Response:
-        code = _CODES.get(slug, {401: "UNAUTHORIZED", 404: "NAME_UNKNOWN"}.get(status, "UNKNOWN"))
-        errors = {"errors": [{"code": code, "message": text, "detail": detail}]}
-        headers = {}
+    def _error(
+        self, request: Request, slug: str, text: str, *, code: str | None = None, **detail: object
+    ) -> Response:
+        path, headers = request.url.path, {}
+        status = _STATUS.get(slug, PROBLEM_TYPES[slug].status)
+        if slug == "not-found":
+            code = code or next((code for part, code in _UNKNOWN if part in path), None)
+        code = code or _CODES.get(slug, "UNKNOWN")
         if status == 401:
             headers["WWW-Authenticate"] = f'Bearer realm="{self.realm}",service="pierhead"'
+        if status == 416:
+            headers = {"Location": path, "Range": _range(int(str(detail["next_offset"])))}
+        errors = {"errors": [{"code": code, "message": text, "detail": detail}]}
         return Response(json.dumps(errors), status, headers, "application/json")
 
     # Blobs.
@@ -96,7 +144,7 @@ class RegistryHandlers:
         await self.registry.blob_size(who, name, _digest(digest))
         headers = {_DIGEST_HEADER: digest, "ETag": f'"{digest}"'}
         path = self.registry.blobs.path(digest)
-        return FileResponse(path, media_type="application/octet-stream", headers=headers)
+        return _BlobResponse(path, media_type="application/octet-stream", headers=headers)
 
     async def begin(self, request: Request, who: Principal, name: str, _rest: str) -> Response:
         """`POST /v2/NAME/blobs/uploads/`: begin, mount, or upload whole."""
@@ -105,24 +153,32 @@ class RegistryHandlers:
             digest, source = _digest(query["mount"]), query.get("from", "")
             if await self.registry.mount(who, name, digest, source):
                 return _created(f"/v2/{name}/blobs/{digest}", digest)
+        if "digest" in query:
+            _digest(query["digest"])  # before anything is begun
         upload_id = await self.registry.begin(who, name)
         if "digest" in query:
-            return await self._finish(request, who, name, upload_id)
+            return await self.finish(request, who, name, upload_id)
         return _progress(name, upload_id, 0, 202)
 
     async def append(self, request: Request, who: Principal, name: str, upload: str) -> Response:
         """`PATCH /v2/NAME/blobs/uploads/ID`, with or without Content-Range."""
+        size = await self._append(request, who, name, upload)
+        return _progress(name, upload, size, 202)
+
+    async def finish(self, request: Request, who: Principal, name: str, upload: str) -> Response:
+        """`PUT /v2/NAME/blobs/uploads/ID?digest=`, with the last bytes or none."""
+        digest = _digest(request.query_params.get("digest", ""))
+        await self._append(request, who, name, upload)
+        await self.registry.commit(who, name, upload, digest)
+        return _created(f"/v2/{name}/blobs/{digest}", digest)
+
+    async def _append(self, request: Request, who: Principal, name: str, upload: str) -> int:
         said = request.headers.get("content-range")
         found = _RANGE.match(said) if said else None
         if said and not found:
             raise InvalidRequest("Content-Range is FIRST-LAST, in bytes")
         offset = int(found[1]) if found else None
-        size = await self.registry.append(who, name, upload, request.stream(), offset)
-        return _progress(name, upload, size, 202)
-
-    async def finish(self, request: Request, who: Principal, name: str, upload: str) -> Response:
-        """`PUT /v2/NAME/blobs/uploads/ID?digest=`, with the last bytes or none."""
-        return await self._finish(request, who, name, upload)
+        return await self.registry.append(who, name, upload, request.stream(), offset)
 
     async def progress(self, _request: Request, who: Principal, name: str, upload: str) -> Response:
         """`GET /v2/NAME/blobs/uploads/ID`: where to go on."""
@@ -133,12 +189,6 @@ class RegistryHandlers:
         """`DELETE /v2/NAME/blobs/uploads/ID`."""
         await self.registry.cancel_upload(who, name, upload)
         return Response(status_code=204)
-
-    async def _finish(self, request: Request, who: Principal, name: str, upload: str) -> Response:
-        digest = _digest(request.query_params.get("digest", ""))
-        await self.registry.append(who, name, upload, request.stream())
-        await self.registry.commit(who, name, upload, digest)
-        return _created(f"/v2/{name}/blobs/{digest}", digest)
 
     # Manifests.
 
@@ -157,8 +207,8 @@ class RegistryHandlers:
         if not wanted.startswith("sha256:") and not _TAG.match(wanted):
             raise InvalidRequest(f"{wanted[:140]!r} is not a tag")
         body = await read_body(request, MANIFEST_BYTES_MAX)
-        kind = request.headers.get("content-type", "application/vnd.oci.image.manifest.v1+json")
-        digest = await self.registry.push_manifest(who, name, wanted, kind[:256], body)
+        kind = request.headers.get("content-type", "")
+        digest = await self.registry.push_manifest(who, name, wanted, kind, body)
         return _created(f"/v2/{name}/manifests/{digest}", digest)
 
     async def drop_manifest(
@@ -175,10 +225,10 @@ class RegistryHandlers:
         last = query.get("last", "")
         found = [tag for tag in await self.registry.tags(who, name) if tag > last]
         headers = {}
+        page = found[:limit]
         if len(found) > limit > 0:
-            found = found[:limit]
-            headers["Link"] = f'</v2/{name}/tags/list?n={limit}&last={found[-1]}>; rel="next"'
-        body = json.dumps({"name": name, "tags": found})
+            headers["Link"] = f'</v2/{name}/tags/list?n={limit}&last={page[-1]}>; rel="next"'
+        body = json.dumps({"name": name, "tags": page})
         return Response(body, media_type="application/json", headers=headers)
 
 
@@ -224,7 +274,7 @@ def _route(method: str, path: str) -> tuple[Endpoint, str, str]:
         if name and (len(name) > 128 or not _NAME.match(name)):
             raise NotFound(f"{name[:140]!r} is not the name of a repository")
         if method not in endpoints:
-            raise InvalidRequest(f"{method} is not for /v2/{path[:140]}")
+            raise MethodNotAllowed(f"{method} is not for /v2/{path[:140]}")
         return endpoints[method], name, found["rest"]
     raise NotFound(f"there is nothing at /v2/{path[:140]}")
 
@@ -233,7 +283,7 @@ def _digest(text: str) -> str:
     try:
         return parse_digest(text)
     except ValueError as error:
-        raise InvalidRequest(str(error)) from error
+        raise DigestInvalid(str(error)) from error
 
 
 def _created(location: str, digest: str) -> Response:
@@ -244,6 +294,11 @@ def _progress(name: str, upload_id: str, size: int, status: int) -> Response:
     headers = {
         "Location": f"/v2/{name}/blobs/uploads/{upload_id}",
         "Docker-Upload-UUID": upload_id,
-        "Range": f"0-{max(size - 1, 0)}",
+        "Range": _range(size),
     }
     return Response(status_code=status, headers=headers)
+
+
+def _range(size: int) -> str:
+    """Return what arrived so far. The spec has no way to say "nothing": `0-0` is what all say."""
+    return f"0-{max(size - 1, 0)}"

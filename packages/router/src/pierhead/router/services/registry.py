@@ -26,10 +26,23 @@ from pierhead.server.blobs import BlobStore
 
 MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024  # distribution-spec, "Pushing Manifests"
 BLOB_BYTES_MAX: Final = 64 * 1024**3
+_IMAGES: Final = {
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+}
 _INDEXES: Final = {
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 }
+_MARK_LENGTH: Final = 16
+
+
+class ManifestInvalid(InvalidRequest):
+    """The body is not a manifest, or not the one that the request says."""
+
+
+class BlobUnknown(InvalidRequest):
+    """A manifest refers to what the pusher does not see in the repository."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +68,9 @@ class Registry:
         return size
 
     async def begin(self, principal: Principal, repository: str) -> str:
-        """Begin an upload; its id names the repository's upload for whoever may push."""
+        """Begin an upload; its id is marked, so that it is of no use in another repository."""
         require_push(principal, repository)
-        return await self.blobs.begin()
+        return await self.blobs.begin(_mark(principal, repository))
 
     async def mount(self, principal: Principal, repository: str, digest: str, source: str) -> bool:
         """Link a blob from another repository; false: it has to be uploaded."""
@@ -82,27 +95,28 @@ class Registry:
         offset: int | None = None,
     ) -> int:
         """Add bytes to an upload and return its size; `offset` none: at its end."""
-        require_push(principal, repository)
+        _require_own(principal, repository, upload_id)
         end = await self.blobs.offset(upload_id)
         if offset is not None and offset != end:
-            raise OffsetMismatch(f"the upload has {end} bytes", next_offset=end)
+            detail = f"the upload has {end} bytes, the part begins at {offset}"
+            raise OffsetMismatch(detail, next_offset=end)
         return await self.blobs.append(upload_id, end, chunks, BLOB_BYTES_MAX)
 
     async def upload_size(self, principal: Principal, repository: str, upload_id: str) -> int:
         """Return how far an upload is."""
-        require_push(principal, repository)
+        _require_own(principal, repository, upload_id)
         return await self.blobs.offset(upload_id)
 
     async def cancel_upload(self, principal: Principal, repository: str, upload_id: str) -> None:
         """Forget an upload."""
-        require_push(principal, repository)
+        _require_own(principal, repository, upload_id)
         await self.blobs.discard(upload_id)
 
     async def commit(
         self, principal: Principal, repository: str, upload_id: str, digest: str
     ) -> None:
         """Turn an upload into a blob that the pusher sees."""
-        require_push(principal, repository)
+        _require_own(principal, repository, upload_id)
         await self.blobs.commit(upload_id, digest)
         pending = _pending(principal)
         await self.store.write(lambda ledger: ledger.link_blob(repository, digest, pending))
@@ -123,7 +137,8 @@ class Registry:
 
         Raises:
             NotAllowed: an attempt's token was used for a tag.
-            InvalidRequest: it refers to what is not there.
+            ManifestInvalid: it is not a manifest.
+            BlobUnknown: it refers to what is not there.
         """
         require_push(principal, repository)
         by_digest = wanted.startswith("sha256:")
@@ -133,7 +148,8 @@ class Registry:
         if by_digest and wanted != digest:
             raise DigestMismatch(f"the manifest is {digest}, not {wanted}")
         document = _document(body)
-        manifest = Manifest(repository=repository, digest=digest, media_type=media_type, body=body)
+        kind = _media_type(media_type, document)
+        manifest = Manifest(repository=repository, digest=digest, media_type=kind, body=body)
 
         def operation(ledger: Ledger) -> None:
             pending = _pending(principal)
@@ -170,6 +186,18 @@ def require_push(principal: Principal, repository: str) -> None:
         raise NotAllowed(f"this token may not push to {repository}")
 
 
+def _require_own(principal: Principal, repository: str, upload_id: str) -> None:
+    """Raise `NotFound` for an upload that was begun elsewhere, or is not of the registry."""
+    require_push(principal, repository)
+    if not upload_id.endswith(_mark(principal, repository)):
+        raise NotFound("there is no such upload")
+
+
+def _mark(principal: Principal, repository: str) -> str:
+    whose = f"{repository}\n{_pending(principal)}".encode()
+    return digest_of(whose).removeprefix("sha256:")[:_MARK_LENGTH]
+
+
 def _pending(principal: Principal) -> str:
     if isinstance(principal, Attempt):
         return attempt_name(principal.build_id, principal.fence)
@@ -180,31 +208,45 @@ def _document(body: bytes) -> dict[str, Any]:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest("the manifest is not JSON") from error
+        raise ManifestInvalid("the manifest is not JSON") from error
     if not isinstance(found, dict) or found.get("schemaVersion") != 2:
-        raise InvalidRequest("the manifest is not an OCI or Docker schema 2 manifest")
+        raise ManifestInvalid("the manifest is not an OCI or Docker schema 2 manifest")
     return found
+
+
+def _media_type(said: str, document: dict[str, Any]) -> str:
+    """Return what a manifest is, once the request and the document agree on it.
+
+    It is served as this later: were anything allowed, a manifest could be a web page of ours.
+    """
+    inside = document.get("mediaType")
+    kind = said.partition(";")[0].strip().lower() or inside
+    if not isinstance(kind, str) or kind not in _IMAGES | _INDEXES:
+        raise ManifestInvalid(f"{str(kind)[:80]!r} is not the media type of a manifest")
+    if inside not in (None, kind):
+        raise ManifestInvalid(f"the manifest says it is {str(inside)[:80]!r}, the request {kind!r}")
+    return kind
 
 
 def _require_parts(
     ledger: Ledger, manifest: Manifest, document: dict[str, Any], pending: str
 ) -> None:
-    """Raise `InvalidRequest` when a manifest refers to what the pusher does not see."""
+    """Raise `BlobUnknown` when a manifest refers to what the pusher does not see."""
     if manifest.media_type in _INDEXES:
         for part in _descriptors(document.get("manifests")):
             if ledger.manifest(manifest.repository, part, pending) is None:
-                raise InvalidRequest(f"the index refers to {part}, which was not pushed")
+                raise BlobUnknown(f"the index refers to {part}, which was not pushed")
         return
     parts = [*_descriptors([document.get("config")]), *_descriptors(document.get("layers"))]
     for part in parts:
         if not ledger.has_blob(manifest.repository, part, pending):
-            raise InvalidRequest(f"the manifest refers to {part}, which was not pushed")
+            raise BlobUnknown(f"the manifest refers to {part}, which was not pushed")
 
 
 def _descriptors(found: object) -> list[str]:
     if not isinstance(found, list) or len(found) > 1024:
-        raise InvalidRequest("the manifest's descriptors are missing or too many")
+        raise ManifestInvalid("the manifest's descriptors are missing or too many")
     digests = [part.get("digest") for part in found if isinstance(part, dict)]
     if len(digests) != len(found) or not all(isinstance(digest, str) for digest in digests):
-        raise InvalidRequest("the manifest has a descriptor without a digest")
+        raise ManifestInvalid("the manifest has a descriptor without a digest")
     return [str(digest) for digest in digests]

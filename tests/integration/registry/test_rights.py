@@ -1,0 +1,131 @@
+"""Who sees and may do what: an attempt, its rival, other projects, runners and nobody."""
+
+import httpx
+import pytest
+
+from tests.integration.registry.conftest import Served, push_blob, push_image, push_manifest
+from tests.integration.registry.image import digest_of, image
+
+SHOP, BLOG = "acme/shop", "acme/blog"
+
+
+def code(answer: httpx.Response) -> str:
+    return str(answer.json()["errors"][0]["code"])
+
+
+async def test_whoever_has_no_token_is_told_where_to_get_one(served: Served) -> None:
+    async with httpx.AsyncClient() as nobody:
+        answer = await nobody.get(f"http://{served.host}/v2/")
+    assert answer.status_code == 401
+    realm = f'Bearer realm="http://{served.host}/v2/token",service="pierhead"'
+    assert answer.headers["www-authenticate"] == realm
+    assert code(answer) == "UNAUTHORIZED"
+
+
+async def test_the_token_call_gives_back_a_good_password_as_bearer(served: Served) -> None:
+    async with httpx.AsyncClient(auth=("me", "shop")) as basic:
+        answer = await basic.get(f"http://{served.host}/v2/token?service=pierhead&scope=x")
+        assert answer.json() == {"token": "shop", "expires_in": 300}
+        assert (await basic.get(f"http://{served.host}/v2/")).status_code == 200
+    async with httpx.AsyncClient(auth=("me", "wrong")) as wrong:
+        assert (await wrong.get(f"http://{served.host}/v2/token")).status_code == 401
+
+
+async def test_a_runners_credential_opens_nothing(served: Served) -> None:
+    async with served.client("runner") as client:
+        for path in ("/v2/", f"/v2/{SHOP}/tags/list"):
+            answer = await client.get(path)
+            assert (answer.status_code, code(answer)) == (403, "DENIED")
+
+
+async def test_what_an_attempt_pushes_only_it_sees_until_it_is_published(served: Served) -> None:
+    mine = image()
+    async with served.client("attempt") as attempt:
+        await push_image(attempt, SHOP, mine)
+        assert (await attempt.head(f"/v2/{SHOP}/manifests/{mine.digest}")).status_code == 200
+    blob, manifest = (
+        f"/v2/{SHOP}/blobs/{digest_of(mine.layer)}",
+        f"/v2/{SHOP}/manifests/{mine.digest}",
+    )
+    for who in ("rival", "shop", "blog", "owner"):
+        async with served.client(who) as other:
+            assert (await other.head(blob)).status_code == 404, who
+            assert (await other.head(manifest)).status_code == 404, who
+
+    await served.store.write(lambda ledger: ledger.publish(SHOP, "b_one.1"))
+
+    for who, status in {"rival": 200, "shop": 200, "owner": 200, "blog": 404}.items():
+        async with served.client(who) as other:
+            assert (await other.head(blob)).status_code == status, who
+            assert (await other.head(manifest)).status_code == status, who
+
+
+async def test_what_was_not_accepted_is_forgotten(served: Served) -> None:
+    async with served.client("attempt") as attempt:
+        await push_image(attempt, SHOP, image())
+        await served.store.write(lambda ledger: ledger.forget(SHOP, "b_one.1"))
+        assert (await attempt.head(f"/v2/{SHOP}/manifests/{image().digest}")).status_code == 404
+        assert (
+            await attempt.head(f"/v2/{SHOP}/blobs/{digest_of(image().layer)}")
+        ).status_code == 404
+
+
+async def test_an_attempt_cannot_move_a_tag(served: Served) -> None:
+    async with served.client("attempt") as attempt:
+        await push_image(attempt, SHOP, image())
+        answer = await push_manifest(attempt, SHOP, image().manifest, to="latest")
+        assert (answer.status_code, code(answer)) == (403, "DENIED")
+        assert (await attempt.delete(f"/v2/{SHOP}/manifests/{image().digest}")).status_code == 403
+
+
+@pytest.mark.parametrize("who", ["ended", "blog", "runner"])
+async def test_who_has_no_right_pushes_nothing(served: Served, who: str) -> None:
+    async with served.client(who) as client:
+        answer = await push_blob(client, SHOP, b"mine")
+        assert (answer.status_code, code(answer)) == (403, "DENIED")
+        answer = await push_manifest(client, SHOP, image().manifest, to=image().digest)
+        assert (answer.status_code, code(answer)) == (403, "DENIED")
+    async with served.client("shop") as shop:
+        assert (await shop.head(f"/v2/{SHOP}/blobs/{digest_of(b'mine')}")).status_code == 404
+
+
+async def test_a_digest_of_another_project_is_unknown_although_it_is_on_the_disk(
+    served: Served,
+) -> None:
+    secret = b"of the shop alone"
+    async with served.client("shop") as shop, served.client("blog") as blog:
+        await push_blob(shop, SHOP, secret)
+        for repository in (SHOP, BLOG):
+            answer = await blog.get(f"/v2/{repository}/blobs/{digest_of(secret)}")
+            assert answer.status_code == 404
+        refused = await blog.post(
+            f"/v2/{BLOG}/blobs/uploads/", params={"mount": digest_of(secret), "from": SHOP}
+        )
+        assert refused.status_code == 202, "it has to be uploaded"
+        assert (await blog.head(f"/v2/{BLOG}/blobs/{digest_of(secret)}")).status_code == 404
+        assert (await push_blob(blog, BLOG, secret)).status_code == 201
+        assert (await blog.get(f"/v2/{BLOG}/blobs/{digest_of(secret)}")).content == secret
+
+
+async def test_who_may_pull_both_mounts_without_an_upload(served: Served) -> None:
+    async with served.client("owner") as owner:
+        await push_blob(owner, SHOP, b"base")
+        query = {"mount": digest_of(b"base"), "from": SHOP}
+        mounted = await owner.post(f"/v2/{BLOG}/blobs/uploads/", params=query)
+        assert mounted.status_code == 201
+        assert (await owner.get(mounted.headers["location"])).content == b"base"
+
+
+async def test_an_upload_is_of_no_use_in_another_repository_or_attempt(served: Served) -> None:
+    async with served.client("attempt") as attempt, served.client("blog") as blog:
+        begun = await attempt.post(f"/v2/{SHOP}/blobs/uploads/")
+        upload = begun.headers["docker-upload-uuid"]
+        await attempt.patch(begun.headers["location"], content=b"mine")
+        for who, repository in (("rival", SHOP), ("shop", SHOP), ("owner", BLOG)):
+            async with served.client(who) as other:
+                answer = await other.get(f"/v2/{repository}/blobs/uploads/{upload}")
+                assert (answer.status_code, code(answer)) == (404, "BLOB_UPLOAD_UNKNOWN"), who
+        taken = await blog.put(
+            f"/v2/{BLOG}/blobs/uploads/{upload}", params={"digest": digest_of(b"mine")}
+        )
+        assert taken.status_code == 404
