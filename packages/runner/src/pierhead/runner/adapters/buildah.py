@@ -1,67 +1,73 @@
 """The buildah backend: always there on Debian, needs no daemon.
 
-As root, every build has its own process, mount and network namespace and its own cgroup; each step
-runs in a container of runc inside them. `unshare --kill-child` makes the end certain: when its
-process is killed, the kernel kills everything in the process namespace, whatever it ignores and
-whichever session it went to. As another user, or without runc, ip or iptables, a build is not
-isolated, and `probe` says so.
+As root, every build has its own process, mount and network namespace, its own root and its own
+cgroup; each step runs in a container of runc inside them. As another user, or where one of these
+cannot be had, a build is not isolated, and `probe` says so.
 
 After any kill, buildah leaves a working container with its mount. Each slot has a store of its own,
 so that clearing it away cannot touch another build.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from pierhead.protocol.plan import Plan
 from pierhead.protocol.platform import normalise_platform
 from pierhead.protocol.result import Failure, StopProof
 from pierhead.protocol.runner import Capabilities
 from pierhead.protocol.version import RELEASE
 from pierhead.runner.adapters import cgroup as cgroups
+from pierhead.runner.adapters import isolation
 from pierhead.runner.adapters import network as networks
-from pierhead.runner.adapters.cgroup import Cgroup
+from pierhead.runner.adapters.cgroup import Cgroup, MemoryWatch
+from pierhead.runner.adapters.isolation import Room
 from pierhead.runner.adapters.process import kill_group, run, start_in
 from pierhead.runner.domain.failure import Ending, explain
 from pierhead.runner.domain.image import read_image
-from pierhead.runner.domain.invocation import Store, build_command, export_command
+from pierhead.runner.domain.invocation import Store, build_command, export_command, refusal
 from pierhead.runner.domain.progress import Progress
 from pierhead.runner.ports import Broken, BuildOrder, Built, Group, KeepGroup, LogSink
 
 _READ_BYTES: Final = 64 * 1024
-_NEEDED_FOR_ISOLATION: Final = ("runc", "ip", "iptables", "nsenter", "unshare")
 _MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024
+_SURVIVED: Final = "the memory limit ended a process, and its step went on without it"
+_PROBE: Final = "probe.0"
 
 
 class BuildahBackend:
     """Builds with buildah below one folder."""
 
     def __init__(self, state: Path, *, slots: int, memory_bytes: int | None) -> None:
-        self._state = state
+        self._state = state.absolute()
         self._slots = slots
         self._memory_bytes = memory_bytes
-        self._ignore = state / "empty-ignore-file"
-        self._isolated = _can_isolate()
+        self._opening = asyncio.Lock()
+        self._lacking: list[str] | None = None
 
     async def probe(self) -> Capabilities:
-        """Say what this machine can do; no slots without buildah."""
+        """Say what this machine can do, by doing it once; no slots without buildah."""
         version = await run("buildah", "--version")
         usable = version.code == 0
         name = " ".join(version.output.split()[:3]).replace(" version", "") if usable else "none"
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         limits = {} if usable else {"backend": "buildah is not installed"}
-        if not self._isolated:
-            limits["isolation"] = ", ".join(missing_for_isolation())[:1000]
+        if lacking := await self._lacks():
+            limits["isolation"] = ", ".join(lacking)[:1000]
+        elif isolation.resolvers() is None:
+            limits["dns"] = "no name server that a build can reach: the machine names only loopback"
         machine = os.uname()
         return Capabilities(
             platforms=(normalise_platform(machine.sysname, machine.machine),),
             backend=name,
-            isolation="full" if self._isolated else "none",
-            networks=("default", "none") if self._isolated else ("default",),
+            isolation="none" if lacking else "full",
+            networks=("default",) if lacking else ("default", "none"),
             cpus=os.cpu_count() or 1,
             memory_bytes=min(memory, self._memory_bytes or memory),
             slots=self._slots if usable else 0,
@@ -72,42 +78,36 @@ class BuildahBackend:
     async def build(self, order: BuildOrder, log: LogSink, keep: KeepGroup) -> Built | Broken:
         """Build in the order's slot, and export the image as an OCI layout."""
         progress = Progress()
-        refused = _dockerfile_problem(order)
+        refused = refusal(order.plan) or _dockerfile_problem(order)
         if refused is not None:
             return Broken(failure=refused, cache=progress.cache(), peak_memory_bytes=None)
-        self._ignore.touch()
-        cgroup = self._open_cgroup(order)
+        isolated = not await self._lacks()
+        cgroup = await self._open(order) if isolated else None
+        place = self._enter(order, cgroup) if cgroup else isolation.own_processes()
         store, layout = self._store(order.slot), order.work / "layout"
-        network = None
-        if self._isolated:
-            connected = order.plan.network == "default"
-            network = networks.network_for(order.name, connected=connected)
-            await networks.open_network(network)
-        parent = cgroup.parent if cgroup else None
         command = build_command(
-            store, order.plan, order.context, cgroup=parent, ignore=self._ignore
+            store, order.plan, str(order.context), cgroup=cgroup.of_steps if cgroup else None
         )
-        enter = ["nsenter", f"--net={network.path}"] if network else []
-        job = _Job(order, cgroup, progress, log, keep)
-        ending = await job.run([*enter, *_own_processes(), *command])
-        if ending.code == 0:
-            ending = await job.run([*_own_processes(), *export_command(store, layout)])
+        with _watching(cgroup) as watch:
+            job = _Job(order, cgroup, watch, progress, log, keep)
+            ending = await job.run([*place, *command])
+            if ending.code == 0:
+                ending = await job.run([*place, *export_command(store, str(layout))])
         peak = cgroup.peak_memory() if cgroup else None
         if ending.code != 0:
             return Broken(failure=explain(ending), cache=progress.cache(), peak_memory_bytes=peak)
-        return await asyncio.to_thread(_read_layout, order, progress, peak)
+        read = await asyncio.to_thread(_read_layout, order, progress, peak)
+        if isinstance(read, Built) and ending.out_of_memory:
+            return replace(read, warnings=(_SURVIVED,))
+        return read
 
     async def stop(self, order: BuildOrder) -> StopProof:
         """Kill, clear away, look again."""
         began = asyncio.get_running_loop().time()
         cgroup = cgroups.cgroup_of(order.name)
-        await _empty(cgroup)
-        await self._clear_store(order.slot)
-        network = networks.network_for(order.name, connected=order.plan.network == "default")
-        if self._isolated:
-            await networks.close_network(network)
+        network = networks.network_of(order.name)
+        await self._clear(order.name, order.slot)
         await asyncio.to_thread(shutil.rmtree, order.work, ignore_errors=True)
-        (self._state / "attempts" / order.name).unlink(missing_ok=True)
         took = asyncio.get_running_loop().time() - began
         return StopProof(
             processes=_texts(map(str, cgroup.processes())),
@@ -115,7 +115,11 @@ class BuildahBackend:
             containers=await self._containers(order.slot),
             cgroups=_texts(cgroup.leftovers()),
             directories=_texts(
-                [*([str(order.work)] if order.work.exists() else []), *networks.leftovers(network)]
+                [
+                    *([str(order.work)] if order.work.exists() else []),
+                    *map(str, self._temporaries(order.slot)),
+                    *(await networks.leftovers(network)),
+                ]
             ),
             took_ms=int(took * 1000),
         )
@@ -124,50 +128,114 @@ class BuildahBackend:
         """Clear away what earlier lives of this runner left; it holds the state folder's lock."""
         marked = self._state / "attempts"
         marked.mkdir(parents=True, exist_ok=True)
+        left: list[str] = []
         for mark in sorted(marked.iterdir()):
-            slot, connected = mark.read_text().split()
-            await _empty(cgroups.cgroup_of(mark.name))
-            if self._isolated:
-                network = networks.network_for(mark.name, connected=connected == "1")
-                await networks.close_network(network)
-            await self._clear_store(int(slot))
-            mark.unlink()
-        return StopProof(mounts=_texts(_mounts_below(self._state)))
+            slot = mark.read_text()
+            if slot.isdigit():
+                await self._clear(mark.name, int(slot))
+                left += cgroups.cgroup_of(mark.name).leftovers()
+            mark.unlink(missing_ok=True)
+        return StopProof(mounts=_texts(_mounts_below(self._state)), cgroups=_texts(left))
 
-    def _open_cgroup(self, order: BuildOrder) -> Cgroup | None:
-        """Note the attempt on disk before anything is made for it, then make its cgroup."""
-        if not self._isolated:
-            return None
-        connected = int(order.plan.network == "default")
+    async def _lacks(self) -> list[str]:
+        """Return what keeps builds from being isolated; tried once."""
+        if self._lacking is None:
+            lacking = isolation.missing_programs()
+            self._lacking = lacking or await self._try_isolation()
+        return self._lacking
+
+    async def _try_isolation(self) -> list[str]:
+        """Enter an empty build's surroundings; a container's root, say, often may not."""
+        if not cgroups.available():
+            return ["no cgroups with memory, pids and cpu"]
+        work = self._slot(0) / "probe"
+        work.mkdir(parents=True, exist_ok=True)
+        order = BuildOrder(name=_PROBE, slot=0, context=work, work=work, plan=Plan())
+        try:
+            cgroup = await self._open(order)
+            ended = await run(*self._enter(order, cgroup), "true")
+        except (OSError, RuntimeError) as error:
+            return [f"namespaces or cgroups are not allowed here: {error}"]
+        finally:
+            await self._clear(_PROBE, 0)
+            work.rmdir()
+        if ended.code != 0:
+            return [f"namespaces are not allowed here: {ended.output.strip()[-300:]}"]
+        return []
+
+    async def _open(self, order: BuildOrder) -> Cgroup:
+        """Note the attempt on disk before anything is made for it; make cgroup and network."""
         marked = self._state / "attempts"
         marked.mkdir(parents=True, exist_ok=True)
-        (marked / order.name).write_text(f"{order.slot} {connected}")
+        (marked / order.name).write_text(str(order.slot))
         memory = order.memory_bytes or self._memory_bytes
-        return cgroups.open_cgroup(order.name, memory_bytes=memory, cpu_weight=order.cpu_weight)
+        cgroup = cgroups.open_cgroup(order.name, memory_bytes=memory, cpu_weight=order.cpu_weight)
+        async with self._opening:
+            await networks.open_network(networks.network_of(order.name))
+        return cgroup
+
+    def _enter(self, order: BuildOrder, cgroup: Cgroup) -> list[str]:
+        slot = self._slot(order.slot)
+        room = Room(
+            folder=slot / "room",
+            temporary=slot / "tmp",
+            writable=[slot, order.work],
+            readable=[order.context],
+        )
+        for folder in (room.folder, room.temporary):
+            folder.mkdir(parents=True, exist_ok=True)
+        return isolation.enter(networks.network_of(order.name).path, room, cgroup)
+
+    async def _clear(self, name: str, slot: int) -> None:
+        """Kill and remove everything of an attempt but its work folder, and forget it."""
+        await _empty(cgroups.cgroup_of(name))
+        await self._clear_store(slot)
+        if shutil.which("ip") and os.geteuid() == 0:
+            await networks.close_network(networks.network_of(name))
+        for folder in self._temporaries(slot):
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        (self._state / "attempts" / name).unlink(missing_ok=True)
 
     async def _clear_store(self, slot: int) -> None:
         """Remove working containers with their mounts; images, which are the cache, stay."""
         store = self._store(slot)
-        if store.root.exists():
+        if _has_content(store):
             await run(*store.buildah("rm", "-a"), seconds=60)
-        for container in _children(store.runtime):
-            await run("runc", "--root", str(store.runtime), "delete", "-f", container)
+        for container in _children(Path(store.runtime)):
+            await run("runc", "--root", store.runtime, "delete", "-f", container)
 
     async def _containers(self, slot: int) -> tuple[str, ...]:
         store = self._store(slot)
-        if not store.root.exists():
+        if not _has_content(store):
             return ()
         listed = await run(*store.buildah("containers", "-q"))
         return _texts(listed.output.split() if listed.code == 0 else [listed.output.strip()])
+
+    def _temporaries(self, slot: int) -> list[Path]:
+        """Return buildah's temporary folders; what `RUN --mount=type=cache` keeps is not one."""
+        found = (self._slot(slot) / "tmp").glob("buildah*")
+        return sorted(path for path in found if path.name != "buildah-cache")
 
     def _slot(self, slot: int) -> Path:
         return self._state / f"slot-{slot}"
 
     def _store(self, slot: int) -> Store:
-        store = Store.below(self._slot(slot))
-        for folder in (store.root, store.run, store.runtime):
-            folder.mkdir(parents=True, exist_ok=True)
+        folder = self._slot(slot)
+        store = Store.below(str(folder))
+        for place in (store.root, store.run, store.runtime):
+            Path(place).mkdir(parents=True, exist_ok=True)
+        Path(store.ignore).touch()
         return store
+
+
+@contextlib.contextmanager
+def _watching(cgroup: Cgroup | None) -> Iterator[MemoryWatch | None]:
+    watch = MemoryWatch(cgroup) if cgroup else None
+    try:
+        yield watch
+    finally:
+        if watch is not None:
+            watch.close()
 
 
 class _Job:
@@ -177,12 +245,14 @@ class _Job:
         self,
         order: BuildOrder,
         cgroup: Cgroup | None,
+        watch: MemoryWatch | None,
         progress: Progress,
         log: LogSink,
         keep: KeepGroup,
     ) -> None:
         self._order = order
         self._cgroup = cgroup
+        self._watch = watch
         self._progress = progress
         self._log = log
         self._keep = keep
@@ -211,7 +281,7 @@ class _Job:
         return Ending(
             code=process.returncode,
             progress=self._progress,
-            out_of_memory=self._cgroup is not None and self._cgroup.ran_out_of_memory(),
+            out_of_memory=self._watch is not None and self._watch.stopped_something(),
             memory_bytes=self._order.memory_bytes,
             timed_out_seconds=timed_out,
         )
@@ -221,32 +291,6 @@ class _Job:
         while data := await process.stdout.read(_READ_BYTES):
             self._progress.feed(data)
             self._log(data)
-
-
-def missing_for_isolation() -> list[str]:
-    """Return what keeps builds from being isolated, each as a short sentence."""
-    missing = [f"{name} is not installed" for name in _NEEDED_FOR_ISOLATION if not _found(name)]
-    if os.geteuid() != 0:
-        missing.append("not root")
-    elif not cgroups.available():
-        missing.append("no cgroups with memory, pids and cpu")
-    return missing
-
-
-def _can_isolate() -> bool:
-    return not missing_for_isolation()
-
-
-def _found(program: str) -> bool:
-    return shutil.which(program, path="/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin") is not None
-
-
-def _own_processes() -> list[str]:
-    """Return what puts a command into a process namespace that dies as one."""
-    own = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    if os.geteuid() == 0:
-        return own
-    return ["buildah", "unshare", *own]
 
 
 def _dockerfile_problem(order: BuildOrder) -> Failure | None:
@@ -315,6 +359,10 @@ async def _empty(cgroup: Cgroup) -> None:
                 continue
         await asyncio.sleep(0.02)
     await cgroup.remove()
+
+
+def _has_content(store: Store) -> bool:
+    return Path(store.root, "overlay").exists()
 
 
 def _mounts_below(folder: Path) -> list[str]:

@@ -26,9 +26,13 @@ class Cgroup:
     unified: bool
 
     @property
-    def parent(self) -> str:
-        """What buildah takes as the parent of its containers' cgroups."""
-        return f"/{self.name}/run"
+    def of_steps(self) -> str:
+        """Where the containers of a build's steps are, as the build sees it.
+
+        It sees its own `run` as the root of each hierarchy (isolation.py), so that it cannot change
+        its limits, which are one above.
+        """
+        return "/step"
 
     @property
     def entrances(self) -> tuple[Path, ...]:
@@ -45,21 +49,12 @@ class Cgroup:
         """The build's folder in every hierarchy there is: runc makes one in each, on v1."""
         if self.unified:
             return self.folders
-        return tuple(root / self.name for root in sorted(_ROOT.iterdir()) if root.is_dir())
+        return tuple(root / self.name for root in _all_v1())
 
     def peak_memory(self) -> int | None:
         """Return the most memory that the build had at one time, in bytes."""
         file = "memory.peak" if self.unified else "memory.max_usage_in_bytes"
         return _number(self._memory() / file)
-
-    def ran_out_of_memory(self) -> bool:
-        """Say whether the limit stopped something."""
-        if self.unified:
-            return _counter(self._memory() / "memory.events", "oom_kill") > 0
-        kills = sum(
-            _counter(file, "oom_kill") for file in self._memory().rglob("memory.oom_control")
-        )
-        return kills > 0 or (_number(self._memory() / "memory.failcnt") or 0) > 0
 
     def processes(self) -> list[int]:
         """Return all live processes in it."""
@@ -88,15 +83,47 @@ class Cgroup:
         return self.folders[0]
 
 
+class MemoryWatch:
+    """Knows whether a build's memory limit stopped something, from when it is made until asked.
+
+    On v2 the build's folder counts for everything below it. On v1 the count is in the folder of the
+    step's container, which runc removes; so the kernel is asked to say it at once (Documentation/
+    admin-guide/cgroup-v1/memory.rst, 10). Not `failcnt`: it also counts pages that were let go.
+    """
+
+    def __init__(self, cgroup: Cgroup) -> None:
+        self._folder = cgroup.folders[0]
+        self._hit = False
+        self._event = None if cgroup.unified else os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        if self._event is not None:
+            with open(self._folder / "memory.oom_control") as control:
+                order = f"{self._event} {control.fileno()}"
+                (self._folder / "cgroup.event_control").write_text(order)
+
+    def stopped_something(self) -> bool:
+        """Say whether the limit was hit so that a process was killed."""
+        if self._event is None:
+            return _counter(self._folder / "memory.events", "oom_kill") > 0
+        with contextlib.suppress(BlockingIOError):
+            self._hit = os.eventfd_read(self._event) > 0
+        return self._hit
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._event is not None:
+            os.close(self._event)
+            self._event = None
+
+
 def available() -> bool:
-    """Say whether this process may make cgroups."""
-    return os.geteuid() == 0 and bool(_hierarchies()[0])
+    """Say whether there are cgroups that can be used."""
+    return bool(_hierarchies()[0])
 
 
 def open_cgroup(name: str, *, memory_bytes: int | None, cpu_weight: int | None) -> Cgroup:
     """Make the cgroup of a build, with its limits."""
     cgroup = cgroup_of(name)
-    for folder in cgroup.folders:
+    for folder in cgroup.places:
         (folder / "main").mkdir(parents=True, exist_ok=True)
         (folder / "run").mkdir(exist_ok=True)
     if cgroup.unified:
@@ -142,6 +169,9 @@ def _limit_v2(folder: Path, memory_bytes: int | None, cpu_weight: int | None) ->
 
 def _limit_v1(cgroup: Cgroup, memory_bytes: int | None, cpu_weight: int | None) -> None:
     memory, pids, cpu = cgroup.folders
+    cpuset = _ROOT / "cpuset" / cgroup.name
+    for folder in (cpuset.parent, cpuset, cpuset / "run"):
+        _inherit_cpuset(folder)
     (pids / "pids.max").write_text(str(PIDS_MAX))
     with contextlib.suppress(OSError):
         (memory / "memory.use_hierarchy").write_text("1")
@@ -149,6 +179,19 @@ def _limit_v1(cgroup: Cgroup, memory_bytes: int | None, cpu_weight: int | None) 
         (memory / "memory.limit_in_bytes").write_text(str(memory_bytes))
     if cpu_weight is not None:
         (cpu / "cpu.shares").write_text(str(max(2, cpu_weight * 1024 // 100)))
+
+
+def _inherit_cpuset(folder: Path) -> None:
+    """On v1 a new cpuset is empty, and nothing may run in it or below it."""
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        with contextlib.suppress(OSError):
+            (folder / name).write_text((folder.parent / name).read_text())
+
+
+def _all_v1() -> list[Path]:
+    """Return every hierarchy: runc makes its folders in each. Some have a second name, a link."""
+    roots = sorted(_ROOT.iterdir())
+    return [root for root in roots if root.is_dir() and not root.is_symlink()]
 
 
 def _remove_tree(folder: Path) -> None:

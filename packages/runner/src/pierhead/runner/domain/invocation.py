@@ -1,46 +1,68 @@
-"""From a plan to the command lines of buildah 1.28."""
+"""From a plan to the command lines of buildah 1.28, and what of a plan cannot be one."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from pierhead.protocol.plan import Plan
+from pierhead.protocol.result import Failure
 
 # One name for whatever was built last: the image before it stays in the cache without a name.
 LAST_BUILT: Final = "localhost/pierhead/last:latest"
+# execve(2) takes a quarter of the stack's limit, 2 MiB as Linux comes; a quarter of that is ours.
+ARGUMENT_BYTES_MAX: Final = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
     """Where one slot keeps images and containers. Nothing else uses these folders."""
 
-    root: Path
-    run: Path
-    runtime: Path  # runc's own state
+    root: str
+    run: str
+    runtime: str  # runc's own state
+    ignore: str  # an empty file: what is to be ignored was left out when the context was packed
 
     @classmethod
-    def below(cls, folder: Path) -> "Store":
+    def below(cls, folder: str) -> "Store":
         """Return the store in a slot's folder."""
-        return cls(root=folder / "storage", run=folder / "run", runtime=folder / "runc")
+        return cls(
+            root=f"{folder}/storage",
+            run=f"{folder}/run",
+            runtime=f"{folder}/runc",
+            ignore=f"{folder}/empty-ignore-file",
+        )
 
     def buildah(self, *arguments: str) -> list[str]:
         """Return a call of buildah on this store."""
-        place = ["--root", str(self.root), "--runroot", str(self.run)]
+        place = ["--root", self.root, "--runroot", self.run]
         return ["buildah", *place, "--storage-driver", "overlay", *arguments]
 
 
-def build_command(
-    store: Store, plan: Plan, context: Path, *, cgroup: str | None, ignore: Path
-) -> list[str]:
+def refusal(plan: Plan) -> Failure | None:
+    """Say why a plan can be no command line on any machine; none: it can be one."""
+    values = [*plan.build_args.items(), *plan.labels.items()]
+    texts = [plan.dockerfile, plan.target or "", *(text for pair in values for text in pair)]
+    if any("\0" in text for text in texts):
+        message = "the plan has a NUL character in a name or a value"
+        return Failure(cause="dockerfile", message=message)
+    if sum(len(text.encode()) for text in texts) > ARGUMENT_BYTES_MAX:
+        limit = ARGUMENT_BYTES_MAX // 1024
+        message = f"build arguments and labels are larger than {limit} KiB together"
+        return Failure(cause="dockerfile", message=message, hint="put the values into a file")
+    return None
+
+
+def build_command(store: Store, plan: Plan, context: str, *, cgroup: str | None) -> list[str]:
     """Return the call that builds; `cgroup`: full isolation below it, none: chroot."""
-    options = ["--layers", "--format", "oci", "--ignorefile", str(ignore)]
+    options = ["--layers", "--format", "oci", "--ignorefile", store.ignore]
+    # "host" is the build's own network namespace, in which buildah itself runs. For "none" runc
+    # makes another one with nothing but a loopback; base images can still be had.
+    network = "none" if plan.network == "none" and cgroup else "host"
     if cgroup is None:
         options += ["--isolation", "chroot"]
     else:
         options += ["--isolation", "oci", "--runtime", "/usr/sbin/runc"]
         options += ["--runtime-flag", f"root={store.runtime}", "--cgroup-parent", cgroup]
-    # "host" is the build's own network namespace, in which buildah itself runs.
-    options += ["--network", "host"]
+    options += ["--network", network]
     options += ["--timestamp", str(plan.source_date_epoch or 0)]
     options += ["--no-cache"] if plan.no_cache else []
     options += ["--target", plan.target] if plan.target else []
@@ -49,10 +71,10 @@ def build_command(
         options += ["--build-arg", f"{name}={value}"]
     for name, value in sorted(plan.labels.items()):
         options += ["--label", f"{name}={value}"]
-    file = context / plan.dockerfile
-    return store.buildah("bud", *options, "-t", LAST_BUILT, "-f", str(file), str(context))
+    file = f"{context}/{plan.dockerfile}"
+    return store.buildah("bud", *options, "-t", LAST_BUILT, "-f", file, context)
 
 
-def export_command(store: Store, layout: Path) -> list[str]:
+def export_command(store: Store, layout: str) -> list[str]:
     """Return the call that writes the image as an OCI layout: only then it has a digest."""
     return store.buildah("push", "-q", LAST_BUILT, f"oci:{layout}:latest")

@@ -1,0 +1,142 @@
+"""What one build runs in: which programs stand before buildah, and what they let it see.
+
+Outermost comes the network namespace, then a process and a mount namespace that die as one
+(`--kill-child`: whatever a step ignores and whichever session it went to), then a root of its own
+(room.py says why). Limits are not here: see cgroup.py.
+"""
+
+import ipaddress
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pierhead.runner.adapters.cgroup import Cgroup
+
+_ROOM: Final = Path(__file__).with_name("room.py")
+_CGROUPS: Final = "/sys/fs/cgroup"
+_PROGRAMS: Final = ("runc", "ip", "iptables", "nsenter", "unshare", "mount")
+_OWN: Final = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+_SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_SETTINGS: Final = (
+    "ca-certificates",
+    "containers",
+    "group",
+    "hosts",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "nsswitch.conf",
+    "passwd",
+    "pki",
+    "protocols",
+    "services",
+    "ssl",
+)
+_DEVICES: Final = ("full", "null", "random", "tty", "urandom", "zero")
+# systemd-resolved keeps here what it asks itself; /etc/resolv.conf then names only a loopback.
+_RESOLVERS: Final = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
+
+Entry = tuple[str, str, str]  # what, from where, to where
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """The root that a build sees."""
+
+    folder: Path  # an empty one, to mount it on
+    writable: Sequence[Path]
+    readable: Sequence[Path]
+    temporary: Path  # its /var/tmp: layers on their way, and cache mounts
+
+    def entries(self, cgroup: Cgroup) -> list[Entry]:
+        """Return what is in it."""
+        return [
+            *(_system(place) for place in _SYSTEM if os.path.lexists(place)),
+            *(("ro", f"/etc/{name}", f"/etc/{name}") for name in _SETTINGS if _is_etc(name)),
+            ("text", resolvers() or "", "/etc/resolv.conf"),
+            ("proc", "", "/proc"),
+            ("sysfs", "", "/sys"),
+            *_cgroup_entries(cgroup),
+            *(("rw", f"/dev/{name}", f"/dev/{name}") for name in _DEVICES),
+            ("devpts", "", "/dev/pts"),
+            ("tmpfs", "", "/dev/shm"),  # noqa: S108 - of the room, not ours
+            ("link", "/proc/self/fd", "/dev/fd"),
+            ("text", "", "/root/.keep"),
+            ("text", "", "/run/.keep"),
+            ("text", "", "/tmp/.keep"),  # noqa: S108 - of the room, not ours
+            ("rw", str(self.temporary), "/var/tmp"),  # noqa: S108 - of the room, not ours
+            *(("rw", str(path), str(path)) for path in self.writable),
+            *(("ro", str(path), str(path)) for path in self.readable),
+        ]
+
+
+def enter(network: Path, room: Room, cgroup: Cgroup) -> list[str]:
+    """Return what stands before a command to isolate it."""
+    inside = json.dumps(room.entries(cgroup))
+    python = [sys.executable, "-I", "-S", str(_ROOM), str(room.folder), inside]
+    return ["nsenter", f"--net={network}", *_OWN, *python]
+
+
+def own_processes() -> list[str]:
+    """Return what stands before a command on a machine that cannot isolate: it dies as one."""
+    return [*_OWN] if os.geteuid() == 0 else ["buildah", "unshare", *_OWN]
+
+
+def missing_programs() -> list[str]:
+    """Return what keeps builds from being isolated, each as a short sentence with its remedy."""
+    missing = [f"{name} is not installed" for name in _PROGRAMS if not _found(name)]
+    return missing if os.geteuid() == 0 else [*missing, "not root: run it as root"]
+
+
+def resolvers() -> str | None:
+    """Return the first resolv.conf with a resolver that a build can reach: none on a loopback."""
+    for file in _RESOLVERS:
+        try:
+            text = file.read_text()
+        except OSError:
+            continue
+        if any(_is_reachable(line.split()) for line in text.splitlines()):
+            return text
+    return None
+
+
+def _is_reachable(words: list[str]) -> bool:
+    if len(words) < 2 or words[0] != "nameserver":
+        return False
+    try:
+        return not ipaddress.ip_address(words[1].partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _system(place: str) -> Entry:
+    if os.path.islink(place):
+        return ("link", os.readlink(place), place)
+    return ("ro", place, place)
+
+
+def _is_etc(name: str) -> bool:
+    return os.path.exists(f"/etc/{name}")
+
+
+def _cgroup_entries(cgroup: Cgroup) -> Iterable[Entry]:
+    """Only the build's own cgroups, where runc looks for the roots of the hierarchies."""
+    if cgroup.unified:
+        yield ("rw", str(cgroup.folders[0] / "run"), _CGROUPS)
+        return
+    yield ("tmpfs", "", _CGROUPS)
+    for hierarchy in sorted(Path(_CGROUPS).iterdir()):
+        if hierarchy.is_symlink():
+            yield ("link", os.readlink(hierarchy), str(hierarchy))
+        elif (hierarchy / cgroup.name).is_dir():
+            yield ("rw", str(hierarchy / cgroup.name / "run"), str(hierarchy))
+
+
+def _found(program: str) -> bool:
+    return shutil.which(program, path="/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin") is not None

@@ -1,0 +1,90 @@
+"""Runs as a script of its own: gives a build a root of its own, then becomes the command.
+
+A step's mounts are resolved by buildah, outside the step's container: `RUN --mount=type=bind` with
+a source that is a link to `/` hands over the root that buildah itself sees (CVE-2024-1753, open in
+Debian 12's 1.28; CVE-2024-11218 and CVE-2024-9675 are of the same kind). So buildah sees a root in
+which there is nothing to be had: the system's programs, read-only, and the build's own folders.
+
+Must be called in a mount and process namespace made for it. What the root holds is said by the
+caller; adapters/isolation.py has the list.
+Usage: room.py FOLDER ENTRIES-AS-JSON COMMAND...
+"""
+
+import ctypes
+import json
+import os
+import sys
+
+_libc = ctypes.CDLL(None, use_errno=True)
+# linux/mount.h
+RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND, REC = 1, 2, 4, 8, 32, 4096, 16384
+DETACH = 2
+ROOT_BYTES = "64m"  # /tmp, /run and /etc of the root; memory, charged to the build
+
+
+def main(arguments: list[str]) -> None:
+    """Make the root, enter it, become the command."""
+    room, entries, command = arguments[0], json.loads(arguments[1]), arguments[2:]
+    mount("tmpfs", room, "tmpfs", NOSUID, f"mode=755,size={ROOT_BYTES}")
+    for kind, source, target in entries:
+        enter(kind, source, room + target)
+    os.chdir(room)
+    # pivot_root(2): with both names the same, the old root is on top and can be taken off.
+    pivot = _libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b".")
+    check(pivot, "pivot_root", room)
+    check(_libc.umount2(b".", DETACH), "umount", "/")
+    os.chdir("/")
+    os.execvp(command[0], command)  # noqa: S606 - no shell is what is wanted here
+
+
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "armv7l": 218}
+
+
+def enter(kind: str, source: str, target: str) -> None:
+    """Put one thing into the room."""
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    if kind == "link":
+        os.symlink(source, target)
+    elif kind == "text":
+        with open(target, "w", encoding="utf-8") as file:
+            file.write(source)
+    elif kind in ("proc", "sysfs", "tmpfs", "devpts"):
+        os.makedirs(target, exist_ok=True)
+        flags = RDONLY if kind == "sysfs" else 0
+        mount(kind, target, kind, flags | NOSUID | NOEXEC, None)
+    else:
+        bind(source, target, read_only=kind == "ro")
+
+
+def bind(source: str, target: str, *, read_only: bool) -> None:
+    """Show what is at `source` at `target`."""
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o600))
+    mount(source, target, None, BIND | REC, None)
+    if read_only:
+        mount("none", target, None, BIND | REMOUNT | RDONLY, None)
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, options: str | None) -> None:
+    """Call mount(2)."""
+    done = _libc.mount(
+        source.encode(),
+        os.fsencode(target),
+        kind.encode() if kind else None,
+        ctypes.c_ulong(flags),
+        options.encode() if options else None,
+    )
+    check(done, "mount", target)
+
+
+def check(result: int, what: str, where: str) -> None:
+    """Turn a failed call into an error."""
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}", where)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
