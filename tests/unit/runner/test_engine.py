@@ -1,0 +1,427 @@
+"""The engine carries every build to exactly one end, whatever is lost on the way."""
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pierhead.protocol.errors import IntegrityError, Invalid, LeaseLost, TokenRefused
+from pierhead.protocol.lease import Acquired, Held
+from pierhead.protocol.plan import ContextRef
+from pierhead.protocol.problem import problem
+from pierhead.protocol.result import CacheUse, Failure
+from pierhead.runner import engine as engines
+from pierhead.runner.adapters import spool as spools
+from pierhead.runner.adapters.spool import LogSpool
+from pierhead.runner.engine import Engine, Limits
+from pierhead.runner.ports import Broken, Hold
+from pierhead.runner.testing import (
+    FakeBackend,
+    FakeControl,
+    FakeHold,
+    FakeKeeper,
+    away,
+    built,
+    grant,
+)
+
+
+class EmptyWorkspace:
+    """A workspace whose context is there at once, when the hold lets it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True)
+
+    async def fetch(self, hold: Hold, wanted: ContextRef) -> Path:
+        async for _ in hold.context(0):
+            pass
+        return self.folder
+
+    def spool(self, hold: Hold) -> LogSpool:
+        return LogSpool(self.folder.with_suffix(".log"), hold)
+
+    async def remove(self) -> None:
+        self.folder.rmdir()
+
+
+@dataclass
+class Stage:
+    control: FakeControl
+    backend: FakeBackend
+    keeper: FakeKeeper
+    engine: Engine
+    running: "asyncio.Task[None]"
+
+    async def end(self) -> None:
+        """Let everything under way finish."""
+        self.engine.drain()
+        await self.running
+
+
+Start = Callable[[FakeBackend], Awaitable[Stage]]
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not true():  # noqa: ASYNC110 - the fakes do not know what is waited for
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
+    monkeypatch.setattr(spools, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(spools, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(engines, "DISK_FREE_MIN", 0)
+    stages: list[Stage] = []
+
+    async def begin(backend: FakeBackend) -> Stage:
+        control, keeper = FakeControl(), FakeKeeper()
+        numbers = itertools.count(1)
+        engine = Engine(
+            control,
+            backend,
+            keeper,
+            work=tmp_path / "work",
+            limits=Limits(),
+            open_workspace=EmptyWorkspace,
+            new_id=lambda: f"id{next(numbers)}",
+            jitter=lambda _: 0.0,
+        )
+        stages.append(Stage(control, backend, keeper, engine, asyncio.create_task(engine.run())))
+        return stages[-1]
+
+    yield begin
+    for stage in stages:
+        stage.running.cancel()
+        await asyncio.gather(stage.running, return_exceptions=True)
+
+
+def good(tmp_path: Path) -> FakeBackend:
+    return FakeBackend(built(tmp_path / "layout"))
+
+
+async def granted(stage: Stage, build_id: str = "b_one", fence: int = 1) -> FakeHold:
+    wanted = grant(build_id, fence)
+    stage.control.say(Acquired(grants=(wanted,)))
+    hold = stage.control.hold(wanted)
+    await until(lambda: hold.story)
+    return hold
+
+
+async def test_a_build_is_pushed_and_reported_once_its_log_is_there(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    hold = await granted(stage)
+
+    await stage.end()
+
+    assert [line for line in hold.story if line.startswith(("enter", "push", "report"))] == [
+        "enter fetching",
+        "enter building",
+        "enter pushing",
+        f"push {stage.backend.outcome.image.platform.manifest_digest}",  # type: ignore[union-attr]
+        "enter reporting",
+        f"report succeeded after {len(stage.backend.output)} bytes of log",
+    ]
+    [envelope] = hold.envelopes
+    assert envelope.log_bytes == len(hold.log)
+    assert hold.story[-1] == "close"
+    assert stage.backend.stopped == ["b_one.1"]
+    assert stage.keeper.held == {}
+
+
+async def test_a_request_whose_answer_is_lost_is_the_same_request_again(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    stage.control.say(away(), away(), away(), Acquired(grants=(grant(),)))
+    await until(lambda: len(stage.control.asked) >= 5)
+    await stage.end()
+
+    first = stage.control.asked[:4]
+    assert {request.request_id for request in first} == {first[0].request_id}
+    assert stage.control.asked[4].request_id != first[0].request_id
+    assert stage.control.asked[4].turn > first[0].turn
+
+
+async def test_a_change_repeats_the_unanswered_request_with_what_is_true_now(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    stage.backend.gate = asyncio.Event()
+    await granted(stage)
+    await until(lambda: len(stage.control.asked) == 2)
+    stage.backend.gate.set()
+    await until(lambda: len(stage.control.asked) == 3)
+    await stage.end()
+
+    before, after = stage.control.asked[1:3]
+    assert before.request_id == after.request_id
+    assert before.held == (Held(build_id="b_one", fence=1),)
+    assert (before.slots, after.slots) == (1, 2)
+    assert after.held == ()
+
+
+async def test_the_same_grant_twice_is_built_once(start: Start, tmp_path: Path) -> None:
+    stage = await start(good(tmp_path))
+    stage.backend.gate = asyncio.Event()
+    await granted(stage)
+    stage.control.say(Acquired(grants=(grant(),)))
+    await until(lambda: len(stage.control.asked) == 3)
+    stage.backend.gate.set()
+    await stage.end()
+
+    assert stage.backend.begun == ["b_one.1"]
+
+
+async def test_a_newer_grant_waits_for_the_older_attempt_to_be_gone(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    stage.backend.gate, stage.backend.stopping = asyncio.Event(), asyncio.Event()
+    older = await granted(stage)
+    await until(lambda: stage.backend.begun)
+    newer = grant(fence=2)
+    stage.control.say(Acquired(grants=(newer,)))
+    await until(lambda: len(stage.control.asked) == 3)
+
+    assert Held(build_id="b_one", fence=2) in stage.control.asked[2].held
+    assert stage.backend.begun == ["b_one.1"]
+    stage.backend.stopping.set()
+    stage.backend.gate.set()
+    await until(lambda: "b_one.2" in stage.backend.stopped)
+    await stage.end()
+
+    assert older.envelopes == []
+    assert [found.outcome for found in stage.control.hold(newer).envelopes] == ["succeeded"]
+
+
+async def test_what_the_router_drops_is_ended_and_not_reported(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    stage.backend.gate = asyncio.Event()
+    hold = await granted(stage)
+    await until(lambda: stage.backend.begun)
+    stage.control.say(Acquired(drop=(Held(build_id="b_one", fence=1),)))
+    await until(lambda: stage.backend.stopped)
+    await stage.end()
+
+    assert hold.envelopes == []
+    assert not any(line.startswith("release") for line in hold.story)
+
+
+async def test_a_drop_of_another_fence_is_not_ours(start: Start, tmp_path: Path) -> None:
+    stage = await start(good(tmp_path))
+    stage.backend.gate = asyncio.Event()
+    hold = await granted(stage, fence=2)
+    stage.control.say(Acquired(drop=(Held(build_id="b_one", fence=1),)))
+    await until(lambda: len(stage.control.asked) == 3)
+    stage.backend.gate.set()
+    await stage.end()
+
+    assert [found.outcome for found in hold.envelopes] == ["succeeded"]
+
+
+@pytest.mark.parametrize("phase", ["fetching", "building", "pushing"])
+async def test_a_cancel_in_any_phase_is_reported_with_its_proof(
+    start: Start, tmp_path: Path, phase: str
+) -> None:
+    stage = await start(good(tmp_path))
+    hold = stage.control.hold(grant())
+    gate = asyncio.Event()
+    match phase:
+        case "fetching":
+            hold.fetching = gate
+        case "building":
+            stage.backend.gate = gate
+        case _:
+            hold.pushing = gate
+    await granted(stage)
+    await until(lambda: f"enter {phase}" in hold.story)
+    hold.cancelled.set()
+    await until(lambda: hold.envelopes)
+    await stage.end()
+
+    [envelope] = hold.envelopes
+    assert envelope.outcome == "cancelled"
+    assert envelope.stop_proof is not None
+    assert stage.backend.stopped == ["b_one.1"]
+
+
+async def test_a_lease_that_the_keeper_lost_ends_the_build_silently(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    stage.backend.gate = asyncio.Event()
+    hold = await granted(stage)
+    await until(lambda: stage.backend.begun)
+    stage.keeper.lost["b_one"]("no heartbeat got through in time")
+    await until(lambda: stage.backend.stopped)
+    await stage.end()
+
+    assert hold.envelopes == []
+
+
+async def test_a_lost_lease_beats_a_wish_to_cancel(start: Start, tmp_path: Path) -> None:
+    stage = await start(good(tmp_path))
+    stage.backend.gate = asyncio.Event()
+    hold = await granted(stage)
+    await until(lambda: stage.backend.begun)
+    stage.keeper.cancel["b_one"]()
+    stage.keeper.lost["b_one"]("409")
+    await stage.end()
+
+    assert hold.envelopes == []
+
+
+async def test_a_drain_lets_the_build_finish_and_takes_no_other(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    stage.backend.gate = asyncio.Event()
+    hold = await granted(stage)
+    await until(lambda: stage.backend.begun)
+    stage.engine.drain()
+    await until(lambda: stage.control.asked[-1].reason == "draining")
+    stage.backend.gate.set()
+    await stage.running
+
+    assert stage.control.asked[-1].slots == 0
+    assert [found.outcome for found in hold.envelopes] == ["succeeded"]
+
+
+async def test_an_abort_gives_the_build_back(start: Start, tmp_path: Path) -> None:
+    stage = await start(good(tmp_path))
+    stage.backend.gate = asyncio.Event()
+    hold = await granted(stage)
+    await until(lambda: stage.backend.begun)
+    stage.engine.abort()
+    await stage.running
+
+    assert "release draining" in hold.story
+    assert hold.envelopes == []
+    assert stage.backend.stopped == ["b_one.1"]
+
+
+async def test_an_abort_does_not_wait_for_what_the_router_asked_to_wait(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    stage.control.say(Acquired(retry_after_ms=3_600_000))
+    await until(lambda: not stage.control.answers and stage.control.asked)
+    stage.engine.abort()
+
+    async with asyncio.timeout(20):
+        await stage.running
+
+
+@pytest.mark.parametrize("error", [OSError("disk"), RuntimeError("x"), KeyError("y"), away()])
+async def test_a_broken_machine_cleans_up_gives_back_and_rests(
+    start: Start, error: Exception
+) -> None:
+    stage = await start(FakeBackend(error))
+    hold = await granted(stage)
+    await until(lambda: stage.control.asked[-1].reason)
+    await stage.end()
+
+    assert "release unhealthy" in hold.story
+    assert stage.backend.stopped == ["b_one.1"]
+    resting = next(request for request in stage.control.asked if request.reason)
+    assert resting.slots == 0
+    assert resting.reason == "resting after 1 broken builds"
+
+
+async def test_a_failed_build_is_a_result_and_no_fault_of_the_machine(start: Start) -> None:
+    failure = Failure(cause="command", message="exit code 7", exit_code=7)
+    broken = Broken(failure=failure, cache=CacheUse(), peak_memory_bytes=5)
+    stage = await start(FakeBackend(broken))
+    hold = await granted(stage)
+    await until(lambda: hold.envelopes)
+    await stage.end()
+
+    [envelope] = hold.envelopes
+    assert (envelope.outcome, envelope.failure) == ("failed", failure)
+    assert all(request.reason in {None, "draining"} for request in stage.control.asked)
+
+
+async def test_a_push_that_changes_the_image_is_an_integrity_failure(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    hold = stage.control.hold(grant())
+    hold.failing["push"] = deque([IntegrityError(problem("digest-mismatch", "another"))])
+    await granted(stage)
+    await stage.end()
+
+    [envelope] = hold.envelopes
+    assert envelope.failure is not None
+    assert envelope.failure.cause == "integrity"
+
+
+async def test_a_result_that_the_router_cannot_read_becomes_a_failure(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    hold = stage.control.hold(grant())
+    hold.failing["report"] = deque([Invalid(problem("invalid-document", "too long"))])
+    await granted(stage)
+    await stage.end()
+
+    assert [found.outcome for found in hold.envelopes] == ["failed"]
+
+
+async def test_a_lease_lost_in_a_push_ends_the_build_silently(start: Start, tmp_path: Path) -> None:
+    stage = await start(good(tmp_path))
+    hold = stage.control.hold(grant())
+    hold.failing["push"] = deque([LeaseLost(problem("lease-lost", "gone"))])
+    await granted(stage)
+    await stage.end()
+
+    assert hold.envelopes == []
+    assert stage.backend.stopped == ["b_one.1"]
+
+
+async def test_an_outage_of_the_router_does_not_end_a_build(start: Start, tmp_path: Path) -> None:
+    stage = await start(good(tmp_path))
+    hold = stage.control.hold(grant())
+    hold.failing = {name: deque([away(), away()]) for name in ("enter", "append_log")}
+    await granted(stage)
+    await stage.end()
+
+    assert [found.outcome for found in hold.envelopes] == ["succeeded"]
+    assert bytes(hold.log) == stage.backend.output
+
+
+async def test_a_router_that_is_away_at_the_start_is_waited_for(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    stage.control.sessions.extend([away(), away()])
+    hold = await granted(stage)
+    await stage.end()
+
+    assert hold.envelopes
+    assert stage.backend.swept == 1
+
+
+async def test_a_refused_credential_ends_the_runner_and_its_builds(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    stage.backend.gate = asyncio.Event()
+    hold = await granted(stage)
+    await until(lambda: stage.backend.begun)
+    stage.control.say(TokenRefused(problem("unauthenticated", "no")))
+
+    with pytest.raises(TokenRefused):
+        await stage.running
+
+    assert "release draining" in hold.story
+    assert stage.backend.stopped == ["b_one.1"]
