@@ -105,6 +105,8 @@ def _run(point: EntryPoint, arguments: list[str]) -> int:
     import typer  # noqa: PLC0415
     from typer.exceptions import Abort, TyperException  # noqa: PLC0415
 
+    # httpx would import a command line of its own, which costs as much as all the rest of a start.
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     try:
         loaded = point.load()
         # A command's module may look at its arguments before they are parsed, to say more than
@@ -122,7 +124,7 @@ def _run(point: EntryPoint, arguments: list[str]) -> int:
     except (Abort, asyncio.CancelledError):
         return INTERRUPTED
     except OSError as error:
-        where = f" {error.filename}" if error.filename else ""
+        where = f": {_shown(error.filename)}" if error.filename else ""
         raise fail(f"{error.strerror or error}{where}", None, REFUSED) from error
     return code if isinstance(code, int) else OK
 
@@ -133,11 +135,15 @@ def _single(typer: Any, function: Callable[..., None]) -> Any:
     return app
 
 
+def _shown(path: str | bytes | int) -> str:
+    """Return a path as text that every terminal takes."""
+    return os.fsencode(path).decode("utf-8", "replace") if not isinstance(path, int) else str(path)
+
+
 def _missing(name: str, error: ModuleNotFoundError) -> CommandFailed:
     module = error.name or ""
     package = next(
         (brings for prefix, brings in _BRINGS.items() if module.startswith(prefix)), None
     )
-    if package is None:
-        raise error
-    return fail(f"{name} needs {module}, which is not installed", f"pip install '{package}'", USAGE)
+    hint = f"pip install '{package}'" if package else f"install {module} beside pierhead"
+    return fail(f"{name} needs {module}, which is not installed", hint, USAGE)

@@ -37,7 +37,7 @@ def config_folder() -> Path:
 
 def find_place(url: str | None = None) -> Place:
     """Return the control plane to speak to."""
-    said = url or os.environ.get("PIERHEAD_URL")
+    said = url or os.environ.get("PIERHEAD_URL") or None
     token = os.environ.get("PIERHEAD_TOKEN")
     noted = _noted()
     if said is None and noted:

@@ -1,6 +1,7 @@
 """How the command speaks: results on stdout, the story on stderr, errors with the next step."""
 
 import sys
+import time
 from typing import Final
 
 import msgspec
@@ -13,6 +14,7 @@ REFUSED: Final = 1
 USAGE: Final = 2
 UNAVAILABLE: Final = 3
 INTERRUPTED: Final = 130
+_PROGRESS_SECONDS: Final = 2.0
 
 
 class CommandFailed(Exception):
@@ -60,6 +62,27 @@ def _code(error: PierheadError) -> int:
     if isinstance(error, Unavailable):
         return UNAVAILABLE
     return USAGE if isinstance(error, Invalid) and error.problem.status == 400 else REFUSED
+
+
+class Progress:
+    """Says every few seconds how far a long phase is; a short one needs no word."""
+
+    def __init__(self, name: str, total: int, *, quiet: bool = False) -> None:
+        self._name = name
+        self._total = total
+        self._quiet = quiet
+        self._began = self._told = time.monotonic()  # noqa: TID251 - what people see is real time
+
+    def at(self, done: int) -> None:
+        """Note how much of it is done."""
+        now = time.monotonic()  # noqa: TID251
+        if self._quiet or now - self._told < _PROGRESS_SECONDS or not 0 < done < self._total:
+            return
+        self._told = now
+        rate = done / (now - self._began)
+        left = duration((self._total - done) / rate)
+        amount = f"{size(done)} of {size(self._total)}"
+        tell(f"{self._name:9} {amount} at {size(int(rate))}/s, {left} left")
 
 
 def size(count: int) -> str:

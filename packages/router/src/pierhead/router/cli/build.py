@@ -2,10 +2,11 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -18,7 +19,7 @@ from pierhead.protocol.cli.speak import (
     INTERRUPTED,
     OK,
     USAGE,
-    CommandFailed,
+    Progress,
     fail,
     give,
     give_json,
@@ -36,6 +37,9 @@ from pierhead.router.domain.errors import Refused
 from pierhead.router.domain.naming import TagName, parse_tag, project_from_folder
 
 SUBMIT_SECONDS: Final = 60.0
+_SECRET: Final = re.compile(
+    r"pass(word|wd|phrase)?$|secret|token|credential|(api|private)_?key", re.I
+)
 # What docker has and this release has not: each is named, none is ignored.
 NOT_YET: Final = {
     "--secret": "secrets come with the next release; a build argument is not a place for one",
@@ -68,6 +72,22 @@ NOT_YET: Final = {
     "--isolation": "every build is isolated as far as its runner can",
     "--builder": "runners take builds by themselves; pierhead status shows them",
     "--compress": "contexts are always compressed",
+    "--no-cache-filter": "it comes later; --no-cache builds everything anew",
+    "--attest": "it comes later",
+    "--annotation": "it comes later; --label is there",
+    "--call": "it comes later",
+    "--allow": "builds get no rights beyond their own",
+    "--security-opt": "every build is isolated as far as its runner can",
+    "--memory-swap": "limits belong to the machine that has them",
+    "--cpu-period": "limits belong to the machine that has them",
+    "--cpu-quota": "limits belong to the machine that has them",
+    "--cpuset-cpus": "limits belong to the machine that has them",
+    "--cpuset-mems": "limits belong to the machine that has them",
+    "--on": "it comes later; runners take builds by themselves",
+    "--where": "it comes later; runners take builds by themselves",
+    "--supersedes": "it comes later; pierhead builds cancel ends a build",
+    "--want": "it comes later",
+    "--scan": "it comes later",
 }
 
 
@@ -104,7 +124,7 @@ def command(
     key: Annotated[str | None, typer.Option(help="The same key is the same build")] = None,
     project: Annotated[str | None, typer.Option(help="Otherwise -t's or the folder's name")] = None,
     if_nobody: Annotated[str, typer.Option(help="here, wait or fail")] = "here",
-    timeout: Annotated[int, typer.Option(help="Seconds that the build may take")] = 1800,
+    timeout: Annotated[int, typer.Option(help="Seconds that the build may take", min=1)] = 1800,
     progress: Annotated[str, typer.Option(help="auto, or plain for the whole log")] = "auto",
     url: Annotated[str | None, typer.Option(help="Control plane")] = None,
 ) -> int:
@@ -135,7 +155,11 @@ def command(
         detach=detach,
         raw=progress == "plain",
     )
-    return asyncio.run(_build(asked, url))
+    with tempfile.TemporaryDirectory(prefix="pierhead-") as folder:
+        # Outside of the loop: there, an interrupt would wait until a large context is packed.
+        packed = pack(asked.folder, Path(folder) / "context", dockerfile=asked.plan.dockerfile)
+        _tell_context(asked, packed)
+        return asyncio.run(_build(asked, packed, url))
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
@@ -146,19 +170,18 @@ def check_arguments(arguments: Sequence[str]) -> None:
             raise fail(f"{flag} is not honoured yet", NOT_YET[flag], USAGE)
 
 
-async def _build(asked: Asked, url: str | None) -> int:
-    with tempfile.TemporaryDirectory(prefix="pierhead-") as folder:
-        packed = pack(asked.folder, Path(folder) / "context", dockerfile=asked.plan.dockerfile)
-        _tell_context(asked, packed)
-        async with control_plane(find_place(url)) as place, place.client() as client:
-            sent = await upload(client, asked.project, packed.ref, packed.file)
-            if sent and not asked.quiet:
-                tell(f"upload    {size(sent)}")
-            view = await _submit(client, asked, packed.ref)
-            if asked.detach:
-                _give_id(asked, view)
-                return OK
-            return await _follow(client, asked, view)
+async def _build(asked: Asked, packed: Packed, url: str | None) -> int:
+    found = find_place(url)
+    async with control_plane(found, stays=asked.detach) as place, place.client() as client:
+        progress = Progress("upload", packed.ref.size_bytes, quiet=asked.quiet)
+        sent = await upload(client, asked.project, packed.ref, packed.file, progress.at)
+        if sent and not asked.quiet:
+            tell(f"upload    {size(sent)}")
+        view = await _submit(client, asked, packed.ref)
+        if asked.detach:
+            _give_id(asked, view)
+            return OK
+        return await _follow(client, asked, view, may_detach=place is found)
 
 
 async def _submit(client: RouterClient, asked: Asked, context: ContextRef) -> BuildView:
@@ -178,43 +201,51 @@ async def _submit(client: RouterClient, asked: Asked, context: ContextRef) -> Bu
     raise AssertionError("retrying ends by a value or an error")
 
 
-async def _follow(client: RouterClient, asked: Asked, view: BuildView) -> int:
+async def _follow(client: RouterClient, asked: Asked, view: BuildView, *, may_detach: bool) -> int:
     story = Story(asked.name, quiet=asked.quiet, raw=asked.raw)
     following = asyncio.create_task(follow(client, view.id, story, as_json=asked.as_json))
-    interrupted = asyncio.Event()
+    interrupts: asyncio.Queue[None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupted.set)
-    waiting = asyncio.create_task(interrupted.wait())
-    await asyncio.wait({following, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.remove_signal_handler(number)
+        loop.add_signal_handler(number, interrupts.put_nowait, None)
+    await _first(following, interrupts.get())
+    if not following.done() and may_detach and sys.stdin.isatty() and sys.stderr.isatty():
+        if await _wants_detach(view, following, interrupts):
+            following.cancel()
+            tell(f"detached. later: pierhead builds watch {view.id}")
+            return INTERRUPTED
+        tell()
     if following.done():
         return following.result()
-    if await _wants_detach(view):
-        following.cancel()
-        tell(f"detached. later: pierhead builds watch {view.id}")
-        return INTERRUPTED
     await client.cancel(view.id, CancelRequest(reason="interrupted"))
-    try:
-        await following
-    except CommandFailed:
-        return INTERRUPTED
+    await _first(following, interrupts.get())  # who interrupts again does not wait for the end
+    if following.done():
+        following.exception()  # it was told already, and the interrupt is what counts
     return INTERRUPTED
 
 
-async def _wants_detach(view: BuildView) -> bool:
-    """Ask what people mean by ^C; a program that sends the signal means cancel."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
+async def _wants_detach(
+    view: BuildView, following: "asyncio.Task[int]", interrupts: "asyncio.Queue[None]"
+) -> bool:
+    """Ask what people mean by ^C, until they answer, interrupt again, or the build ends."""
     question = f"\n^C  cancel {view.id}?  [c]ancel  [d]etach  (again ^C = cancel) "
     print(question, end="", file=sys.stderr, flush=True)
+    loop, typed = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), typed.set)  # a thread that reads could not be stopped
     try:
-        answer: str = await asyncio.to_thread(sys.stdin.readline)
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        return False
-    return answer.strip().lower().startswith("d")
+        await _first(following, interrupts.get(), typed.wait())
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+    return typed.is_set() and sys.stdin.readline().strip().lower().startswith("d")
+
+
+async def _first(*awaited: Awaitable[object]) -> None:
+    """Wait until one of them is done, and end those that were only made to be waited for."""
+    tasks = [asyncio.ensure_future(one) for one in awaited]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task, one in zip(tasks, awaited, strict=True):
+        if task is not one:
+            task.cancel()
 
 
 def _give_id(asked: Asked, view: BuildView) -> None:
@@ -233,6 +264,8 @@ def _tell_context(asked: Asked, packed: Packed) -> None:
     tell(f"context   {packed.ref.files} files, {size(packed.ref.unpacked_bytes)}{left}")
     for warning in packed.warnings:
         tell(f"note      {warning}")
+    for name in filter(_SECRET.search, asked.plan.build_args):
+        tell(f"note      {name} looks like a secret; build arguments can be read in the image")
 
 
 def _tag(text: str) -> TagName:
@@ -262,6 +295,8 @@ def _dockerfile(path: Path, file: str | None) -> str:
             raise fail(f"there is no Dockerfile in {path}", hint, USAGE)
         return "Dockerfile"
     inside = Path(file) if (Path(file)).is_file() else path / file
+    if path.is_dir() and not inside.is_file():
+        raise fail(f"there is no file {file}", "name it: pierhead build -f PATH", USAGE)
     try:
         return str(inside.resolve().relative_to(path.resolve()))
     except ValueError as error:

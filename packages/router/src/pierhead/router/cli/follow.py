@@ -1,9 +1,10 @@
 """Follows a build and tells its story, line by line, until it has its result."""
 
 import asyncio
+import contextlib
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final, assert_never
 
 from pierhead.protocol import build as wire
@@ -20,11 +21,12 @@ from pierhead.protocol.cli.speak import (
     tell,
 )
 from pierhead.protocol.client.client import RouterClient
-from pierhead.protocol.errors import Unavailable
+from pierhead.protocol.errors import PierheadError, Unavailable
 from pierhead.protocol.result import Envelope
 
 _STEP: Final = re.compile(r"^(?:\[\d+/\d+\] )?STEP (\d+)/(\d+): (.*)$")
 AGAIN_SECONDS: Final = 1.0
+EXPLAIN_SECONDS: Final = 2.0
 # A control plane that is restarted is back within seconds; one that is gone is not waited for.
 AWAY_SECONDS: Final = 120.0
 
@@ -42,16 +44,19 @@ class Story:
         self._began = time.monotonic()  # noqa: TID251 - what people see is real time
         self._runner = ""
         self._here = False
+        self._waits = False
+        self._waiting_for = ""
 
     def hear(self, event: wire.Event) -> None:
         """Tell one event."""
         match event:
             case wire.Queued(rejections=rejections):
+                self._waits = True
                 for rejection in rejections:
                     if rejection.runner != "here":
                         self._tell(f"waiting   {rejection.runner}: {rejection.reason}")
             case wire.Started(runner=runner, here=here, platforms=platforms):
-                self._runner, self._here = runner, here
+                self._runner, self._here, self._waits = runner, here, False
                 self._tell(f"where     {runner}   {', '.join(platforms)}")
             case wire.Log(data=data):
                 self._hear_log(data)
@@ -59,6 +64,7 @@ class Story:
                 pass  # a phase is over sooner than its last lines of log are here
             case wire.Requeued(reason=reason):
                 self._end_step()
+                self._line, self._waits = b"", True  # the log begins anew
                 self._tell(f"again     moved to another runner: {reason}")
             case wire.FellBack():
                 pass  # the log's first line says it
@@ -67,9 +73,28 @@ class Story:
             case wire.CancelRequested(by=by):
                 self._tell(f"cancelling on {self._runner} (asked by {by}) ...")
             case wire.Finished():
+                self._waits = False
+                if self._line:
+                    self._hear_log(b"\n")
                 self._end_step()
             case _:
                 assert_never(event)
+
+    def away(self) -> None:
+        """Say that the control plane does not answer."""
+        self._tell("note      the control plane does not answer; the build goes on, trying again")
+
+    async def explain_waiting(self, client: RouterClient, build_id: str) -> None:
+        """Say what a build waits for, as long as it waits, whenever that changes."""
+        while True:
+            await asyncio.sleep(EXPLAIN_SECONDS)
+            if not self._waits:
+                continue
+            with contextlib.suppress(PierheadError):  # whoever follows the events tells it
+                verdict = (await client.why(build_id)).verdict
+                if self._waits and verdict != self._waiting_for:
+                    self._waiting_for = verdict
+                    self._tell(f"waiting   {verdict}")
 
     def end(self, view: wire.BuildView) -> int:
         """Tell how it ended, give the reference, and return the exit code."""
@@ -124,7 +149,9 @@ class Story:
             tell(line)
 
 
-async def events(client: RouterClient, build_id: str) -> AsyncIterator[wire.Event]:
+async def events(
+    client: RouterClient, build_id: str, away: Callable[[], None] = lambda: None
+) -> AsyncIterator[wire.Event]:
     """Yield the events of a build to the last one, coming back after every cut."""
     cursor: str | None = None
     away_since: float | None = None
@@ -137,7 +164,9 @@ async def events(client: RouterClient, build_id: str) -> AsyncIterator[wire.Even
                     return
         except Unavailable as error:
             now = time.monotonic()  # noqa: TID251
-            away_since = away_since or now
+            if away_since is None:
+                away_since = now
+                away()
             if now - away_since > AWAY_SECONDS:
                 hint = f"the build goes on. later: pierhead builds watch {build_id}"
                 raise fail(str(error), hint, UNAVAILABLE) from error
@@ -148,15 +177,19 @@ async def follow(
     client: RouterClient, build_id: str, story: Story, *, as_json: bool = False
 ) -> int:
     """Tell a build's story to its end, and return the exit code."""
-    async for event in events(client, build_id):
-        if as_json:
-            give_json(event)
-        else:
-            story.hear(event)
-        if isinstance(event, wire.Finished):
+    explaining = asyncio.create_task(story.explain_waiting(client, build_id))
+    try:
+        async for event in events(client, build_id, story.away):
             if as_json:
-                return OK if event.build.state == "succeeded" else REFUSED
-            return story.end(event.build)
+                give_json(event)
+            else:
+                story.hear(event)
+            if isinstance(event, wire.Finished):
+                if as_json:
+                    return OK if event.build.state == "succeeded" else REFUSED
+                return story.end(event.build)
+    finally:
+        explaining.cancel()
     raise AssertionError("the events of a build end with `finished`")
 
 

@@ -21,14 +21,20 @@ PACKAGES: Final = "buildah runc iptables iproute2"
 
 
 @contextlib.asynccontextmanager
-async def control_plane(place: Place) -> AsyncIterator[Place]:
-    """Yield the place if it answers; if nobody chose it and nothing is there, start one for now."""
+async def control_plane(place: Place, *, stays: bool = False) -> AsyncIterator[Place]:
+    """Yield the place if it answers; if nobody chose it and nothing is there, start one for now.
+
+    `stays`: one that is started for now will not do.
+    """
     if await _answers(place):
         yield place
         return
     if place.chosen:
         hint = "is it running? on its machine: pierhead status"
         raise fail(f"no control plane answers at {place.url}", hint, UNAVAILABLE)
+    if stays:
+        text = "no control plane is here that would go on with the build"
+        raise fail(text, "pierhead up, or build without --detach", UNAVAILABLE)
     for module, package in (
         ("starlette", "pierhead-router[server]"),
         ("pierhead.runner", "pierhead-runner"),
