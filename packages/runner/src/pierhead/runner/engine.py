@@ -85,7 +85,7 @@ class Engine:
         capabilities = await self._backend.probe()
         session = await self._begin(capabilities)
         try:
-            while not (self._draining and not self._tasks):
+            while session is not None and not (self._draining and not self._tasks):
                 await self._turn(session, capabilities)
         finally:
             await self._abort_all("the runner stops")
@@ -102,19 +102,22 @@ class Engine:
         for job in self._jobs.values():
             job.stop("draining")
 
-    async def _begin(self, capabilities: Capabilities) -> str:
-        """Open the session, waiting for a router that is away."""
+    async def _begin(self, capabilities: Capabilities) -> str | None:
+        """Open the session, waiting for a router that is away; none: told to stop meanwhile."""
         wait = BACKOFF_SECONDS
-        while True:
+        while not self._draining:
             try:
                 session = await self._control.open_session(self._process, capabilities)
             except Unavailable as error:
                 log.warning("session.unavailable", detail=str(error))
-                await asyncio.sleep(self._jitter(wait))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._jitter(wait)):
+                        await self._changed.wait()
                 wait = min(wait * 2, BACKOFF_MAX_SECONDS)
                 continue
             log.info("session.open", session=session.session_id)
             return session.session_id
+        return None
 
     async def _turn(self, session: str, capabilities: Capabilities) -> None:
         """Ask until there is an answer, or something changed here.
