@@ -1,0 +1,168 @@
+"""The command as people use it: what is printed where, and how it ends."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .stage import BUSYBOX, HELLO, Stage, eventually, stage
+
+REFERENCE = re.compile(r"127\.0\.0\.1:\d+/(?P<project>[a-z]+)@sha256:[0-9a-f]{64}\n\Z")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that builds."""
+    context = tmp_path / "hello"
+    context.mkdir()
+    shutil.copy(BUSYBOX, context / "busybox")
+    (context / "Dockerfile").write_text(HELLO)
+    return context
+
+
+async def test_a_build_gives_the_reference_and_tells_the_story_apart(
+    tmp_path: Path, folder: Path
+) -> None:
+    async with stage(tmp_path) as on:
+        done = on.run("build", "-t", "web:1.2", str(folder))
+        quiet = on.run("build", "-q", str(folder))
+        pulled = _pull(on, "web:1.2", tmp_path / "out")
+        shown = on.run("builds", "show", "@", "--json")
+
+    assert done.returncode == 0, done.stderr
+    found = REFERENCE.match(done.stdout)
+    assert found is not None
+    assert found["project"] == "web"
+    for line in ("context   2 files", "where     here", " 4/5 RUN echo", "web  built here in"):
+        assert line in done.stderr
+    assert "\r" not in done.stderr
+    assert (quiet.returncode, quiet.stderr) == (0, "")
+    assert REFERENCE.match(quiet.stdout)
+    assert pulled.returncode == 0, pulled.stderr
+    assert json.loads(shown.stdout)["state"] == "succeeded"
+
+
+def _pull(on: Stage, image: str, to: Path) -> subprocess.CompletedProcess[str]:
+    """Pull as `pierhead up` says, with the auth file that it wrote."""
+    source = f"docker://127.0.0.1:{on.port}/{image}"
+    login = ["--authfile", str(on.login / "config.json"), "--src-tls-verify=false"]
+    command = ["skopeo", "copy", *login, source, f"oci:{to}:x"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+async def test_a_failing_step_is_told_with_its_last_lines_and_where_to_read_on(
+    tmp_path: Path, folder: Path
+) -> None:
+    with (folder / "Dockerfile").open("a") as dockerfile:
+        dockerfile.write("RUN echo something is wrong; exit 7\n")
+    async with stage(tmp_path) as on:
+        done = on.run("build", str(folder))
+        log = on.run("builds", "log", "@")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "error: hello failed here: a command ended with exit code 7 at 6/6 RUN" in done.stderr
+    assert "   > something is wrong" in done.stderr
+    assert re.search(r"hint: .*pierhead builds log b_\w+", done.stderr)
+    assert "something is wrong" in log.stdout
+
+
+async def test_the_same_key_is_the_same_build(tmp_path: Path, folder: Path) -> None:
+    async with stage(tmp_path) as on:
+        first = on.run("build", "--detach", "--key", "k1", str(folder))
+        again = on.run("build", "--detach", "--key", "k1", str(folder))
+        other = on.run("build", "--detach", "--key", "k1", "--no-cache", str(folder))
+
+    assert first.stdout == again.stdout
+    assert other.returncode == 1
+    assert "was used for" in other.stderr
+
+
+async def test_events_come_as_json_lines_and_the_last_one_is_the_result(
+    tmp_path: Path, folder: Path
+) -> None:
+    async with stage(tmp_path) as on:
+        done = on.run("build", "--json", str(folder))
+
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    kinds = [event["event"] for event in events]
+    assert kinds[0] == "queued"
+    assert kinds[-1] == "finished"
+    assert {"started", "phase", "log"} <= set(kinds)
+    assert events[-1]["build"]["result"]["outcome"] == "succeeded"
+
+
+MISTAKES = [
+    (["build", "--secret", "id=x", "."], "--secret is not honoured yet", 2),
+    (["build", "--frobnicate", "."], "No such option", 2),
+    (["build", "no-such-folder"], "no-such-folder is not a folder", 2),
+    (["build", "-f", "/etc/passwd", "."], "outside the context", 2),
+    (["build", "-t", "UPPER", "."], "is not NAME or NAME:TAG", 2),
+    (["builds", "show", "b_nothing"], "there is no build b_nothing", 1),
+    (["frobnicate"], "there is no command frobnicate", 2),
+]
+
+
+async def test_what_cannot_be_done_is_an_error_with_a_hint_and_never_a_traceback(
+    tmp_path: Path, folder: Path
+) -> None:
+    async with stage(tmp_path) as on:
+        for arguments, text, code in MISTAKES:
+            done = on.run(*[str(folder) if one == "." else one for one in arguments])
+
+            assert done.returncode == code, done.stderr
+            assert done.stderr.startswith("error: ")
+            assert text in done.stderr
+            assert "Traceback" not in done.stderr
+            assert "urn:" not in done.stderr
+
+
+async def test_a_build_that_falls_back_says_so_in_the_first_line_of_its_log(
+    tmp_path: Path, folder: Path
+) -> None:
+    async with stage(tmp_path, time_scale=0.1) as on:
+        runner = await on.join("desktop")
+        await runner.kill()
+
+        async def offline() -> bool:
+            async with on.client() as owner:
+                runners = (await owner.capabilities()).runners
+            return any(r.name == "desktop" and not r.online for r in runners)
+
+        await eventually(offline, within=40, what="desktop is seen to be offline")
+        done = on.run("build", str(folder))
+        log = on.run("builds", "log", "@")
+
+    assert done.returncode == 0, done.stderr
+    first = log.stdout.splitlines()[0]
+    assert first.startswith("note: built here instead of on a runner: desktop is offline")
+    assert first in done.stderr
+
+
+async def test_without_a_control_plane_one_is_there_for_the_one_build(
+    tmp_path: Path, folder: Path
+) -> None:
+    on = Stage(tmp_path, 7443)
+    environment = {"PIERHEAD_URL": ""}
+
+    done = on.run("build", str(folder), **environment)
+
+    assert done.returncode == 0, done.stderr
+    assert "no control plane yet: building once on this machine" in done.stderr
+    assert "hello  built here in" in done.stderr
+    assert REFERENCE.match(done.stdout)
+
+
+async def test_status_and_why_say_who_can_build(tmp_path: Path, folder: Path) -> None:
+    async with stage(tmp_path) as on:
+        assert on.run("build", "-q", str(folder)).returncode == 0
+        status = on.run("status")
+        why = on.run("builds", "why", "@")
+        listed = on.run("builds", "ls")
+
+    assert "control plane ready" in status.stdout
+    assert "isolation full" in status.stdout
+    assert "-> succeeded on here" in why.stdout
+    assert "succeeded" in listed.stdout
