@@ -88,6 +88,19 @@ class House:
         self._open.push_async_callback(client.aclose)
         return client
 
+    async def until_watched(self, build_id: str) -> None:
+        """Return when somebody waits for what happens to a build."""
+        bells = self.router.bells
+        async with asyncio.timeout(10):
+            while not bells._watchers.get(build_id):  # noqa: ASYNC110 - the router must not know
+                await asyncio.sleep(0.005)
+
+    async def until_parked(self, count: int = 1) -> None:
+        """Return when so many runners wait for work."""
+        async with asyncio.timeout(10):
+            while len(self.router.bells._parked) < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
     async def project_token(self, project: str = "web") -> str:
         await self.owner.add_project(NewProject(name=project))
         return (await self.owner.add_project_token(project)).token

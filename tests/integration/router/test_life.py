@@ -187,8 +187,7 @@ async def test_what_an_attempt_pushed_is_invisible_until_its_result_is_accepted(
 async def test_a_cancel_wakes_the_held_signals_at_once(house: House) -> None:
     build, grant = await house.leased(await house.runner())
     held = asyncio.create_task(house.client(grant.token).signals(build.id, grant.fence))
-    while build.id not in house.router.bells._watchers:
-        await asyncio.sleep(0.005)
+    await house.until_watched(build.id)
 
     await house.owner.cancel(build.id, CancelRequest(reason="wrong branch"))
 
@@ -261,9 +260,8 @@ async def test_a_stream_resumed_anywhere_misses_nothing_and_repeats_nothing(
     whole = await all_events(house.owner, build.id)
 
     kinds = [type(event) for event in whole]
-    assert kinds == [Queued, Started, Log, Requeued, Started, Log, PhaseChanged, Log, Log, Log] + [
-        Finished
-    ]
+    first = [Queued, Started, Log, Requeued]
+    assert kinds == [*first, Started, Log, PhaseChanged, Log, Log, Log, Finished]
     for place, event in enumerate(whole[:-1]):
         assert await all_events(house.owner, build.id, event.cursor) == whole[place + 1 :]
 

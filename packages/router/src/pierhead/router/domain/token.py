@@ -80,7 +80,7 @@ def parse_build_token(token: str) -> tuple[str, int]:
     build_id, _, rest = token.removeprefix(BUILD_PREFIX).partition(".")
     fence = rest.partition(".")[0]
     plausible = token.startswith(BUILD_PREFIX) and len(token) <= 256 and fence.isascii()
-    if not (plausible and build_id and fence.isdigit() and len(fence) <= 9):
+    if not (plausible and build_id and fence.isdigit() and len(fence) <= 9 and int(fence) > 0):
         raise Unauthenticated("this is not a token of a build")
     return build_id, int(fence)
 

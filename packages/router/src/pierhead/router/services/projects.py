@@ -34,6 +34,7 @@ class Projects:
 
     async def page(self, principal: Principal) -> ProjectPage:
         """Return the projects that the token may see."""
+        _require_submitter(principal)
         found = await self.store.read(lambda ledger: ledger.projects())
         mine = [
             project
@@ -72,8 +73,7 @@ class Projects:
 
     async def capabilities(self, principal: Principal) -> ServerCapabilities:
         """Return what this control plane can build, now."""
-        if not isinstance(principal, Owner | ProjectHolder):
-            raise NotAllowed("a runner's token may not do that")
+        _require_submitter(principal)
         now = self.clock.now()
 
         def operation(ledger: Ledger) -> ServerCapabilities:
@@ -87,3 +87,9 @@ class Projects:
             return ServerCapabilities(registry=self.host, runners=tuple(views))
 
         return await self.store.read(operation)
+
+
+def _require_submitter(principal: Principal) -> None:
+    """Raise `NotAllowed` for whoever never submits a build."""
+    if not isinstance(principal, Owner | ProjectHolder):
+        raise NotAllowed("a runner's token may not do that")
