@@ -269,6 +269,11 @@ def _tell_context(asked: Asked, packed: Packed) -> None:
 
 
 def _tag(text: str) -> TagName:
+    first, slash, name = text.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):  # docker's rule for hosts
+        # The name would be taken, and the image would not be where its name says.
+        hint = f"-t {name}, then skopeo copy the printed reference to {first}"
+        raise fail(f"{text} names the registry {first}; images go to our own", hint, USAGE)
     try:
         return parse_tag(text)
     except Refused as error:

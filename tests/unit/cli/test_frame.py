@@ -1,0 +1,121 @@
+"""Whatever goes wrong, `pierhead` says it in one sentence, with a next step and the right code."""
+
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from pierhead.protocol.cli import main as frame
+from pierhead.protocol.cli.speak import INTERRUPTED, OK, REFUSED, UNAVAILABLE, USAGE, Progress
+from pierhead.protocol.errors import Invalid, PierheadError, Refused, Unavailable
+from pierhead.protocol.problem import problem
+
+RAISES: dict[str, BaseException] = {}
+
+
+def command(name: str) -> None:
+    """Raise what a test has put under a name."""
+    raise RAISES[name]
+
+
+@pytest.fixture
+def only(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("build", f"{__name__}:command", "pierhead.commands")
+    monkeypatch.setattr(frame, "entry_points", lambda **_: [point])
+
+
+def raised(error: BaseException, *more: str) -> int:
+    RAISES["it"] = error
+    return frame.run(["build", "it", *more])
+
+
+def test_only_what_is_installed_is_shown() -> None:
+    shown = frame.page({"login", "doctor"})
+    assert "doctor" in shown
+    assert "login" in shown
+    assert "build " not in shown
+
+
+@pytest.mark.usefixtures("only")
+def test_a_command_of_another_distribution_says_what_to_install(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert frame.run(["doctor"]) == USAGE
+    assert capsys.readouterr().err == (
+        "error: the command doctor is not installed on this machine\n\n"
+        "hint: pip install 'pierhead-runner'\n"
+    )
+
+
+@pytest.mark.usefixtures("only")
+@pytest.mark.parametrize(
+    ("module", "hint"),
+    [
+        ("starlette.applications", "pip install 'pierhead-router[server]'"),
+        ("pierhead.runner.app", "pip install 'pierhead-runner'"),
+        ("something_else", "install something_else beside pierhead"),
+    ],
+)
+def test_a_missing_module_names_what_brings_it(
+    module: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert raised(ModuleNotFoundError("no", name=module)) == USAGE
+    assert capsys.readouterr().err.endswith(f"hint: {hint}\n")
+
+
+@pytest.mark.usefixtures("only")
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Refused(problem("not-allowed", "no")), REFUSED),
+        (Invalid(problem("invalid-document", "no")), USAGE),
+        (Invalid(problem("plan-unsupported", "no")), REFUSED),
+        (Unavailable(problem("draining", "no")), UNAVAILABLE),
+    ],
+)
+def test_a_problem_is_told_in_words_and_ends_with_its_code(
+    error: PierheadError, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert raised(error) == code
+    assert capsys.readouterr() == ("", "error: no\n")
+
+
+@pytest.mark.usefixtures("only")
+def test_a_file_that_cannot_be_read_is_named_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert raised(PermissionError(13, "Permission denied", b"/root/odd\xff")) == REFUSED
+    assert capsys.readouterr().err == "error: Permission denied: /root/odd\ufffd\n"
+
+
+@pytest.mark.usefixtures("only")
+def test_an_interrupt_ends_with_130_and_no_word(capsys: pytest.CaptureFixture[str]) -> None:
+    assert raised(KeyboardInterrupt()) == INTERRUPTED
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("only")
+@pytest.mark.parametrize("arguments", [["build"], ["build", "it", "--nope"], ["nothing"]])
+def test_wrong_usage_ends_with_2_and_points_at_help(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert frame.run(arguments) == USAGE
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert "--help" in told
+
+
+def test_a_page_is_the_answer_to_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert frame.run([]) == OK
+    assert capsys.readouterr().out.startswith("Build container images somewhere else.\n")
+
+
+def test_a_long_upload_says_amount_rate_and_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("pierhead.protocol.cli.speak.time.monotonic", lambda: now[0])
+    progress = Progress("upload", 50_000_000)
+    progress.at(1_000_000)
+    now[0] += 5
+    progress.at(10_000_000)
+
+    told = capsys.readouterr().err
+    assert told == "upload    10.0 MB of 50.0 MB at 2.0 MB/s, 20.0 s left\n"

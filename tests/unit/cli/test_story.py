@@ -1,0 +1,169 @@
+"""A build's events become the lines that people read, and its end the reference and the code."""
+
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+
+from pierhead.protocol import build as wire
+from pierhead.protocol.cli.speak import INTERRUPTED, OK, REFUSED, UNAVAILABLE, CommandFailed
+from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.errors import Unavailable
+from pierhead.protocol.ids import BuildId
+from pierhead.protocol.problem import problem
+from pierhead.protocol.result import Envelope, Failure
+from pierhead.router.cli import follow as module
+from pierhead.router.cli.follow import Story, follow
+
+STARTED = wire.Started(
+    cursor="1", runner="desktop", here=False, attempt=1, fence=1, platforms=("linux/amd64",)
+)
+AWAY = Unavailable(problem("draining", "the control plane is stopping"))
+
+
+def view(state: wire.StateName, result: Envelope | None = None) -> wire.BuildView:
+    reference = "h/web@sha256:00" if state == "succeeded" else None
+    return wire.BuildView(
+        id=BuildId("b_7f3k"),
+        project="web",
+        state=state,
+        created_at="2026-01-01T00:00:00Z",
+        reference=reference,
+        result=result,
+    )
+
+
+def finished(one: wire.BuildView) -> wire.Finished:
+    return wire.Finished(cursor="9", build=one)
+
+
+def log(text: bytes) -> wire.Log:
+    return wire.Log(cursor="2", offset=0, data=text)
+
+
+class Scripted:
+    """Gives scripted streams of events, one for each time that it is asked."""
+
+    def __init__(self, *streams: list[wire.Event | Unavailable]) -> None:
+        self._streams = list(streams)
+        self.resumed_after: list[str | None] = []
+
+    async def events(self, _: str, *, after: str | None = None) -> AsyncIterator[wire.Event]:
+        self.resumed_after.append(after)
+        for event in self._streams.pop(0):
+            if isinstance(event, Unavailable):
+                raise event
+            yield event
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0)
+
+
+async def told(client: Scripted, **how: bool) -> int:
+    as_json = how.pop("as_json", False)
+    story = Story("web", **how)
+    return await follow(cast("RouterClient", client), "b_7f3k", story, as_json=as_json)
+
+
+async def test_steps_are_told_as_they_end_and_stdout_is_the_reference(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = b"STEP 1/2: FROM scratch\n--> Using cache 00\nSTEP 2/2: RUN x\nsaid\n"
+    events: list[wire.Event | Unavailable] = [
+        STARTED,
+        log(lines[:30]),
+        log(lines[30:]),
+        finished(view("succeeded")),
+    ]
+
+    code = await told(Scripted(events))
+
+    out, err = capsys.readouterr()
+    assert (code, out) == (OK, "h/web@sha256:00\n")
+    assert [line.split() for line in err.splitlines()][:3] == [
+        ["where", "desktop", "linux/amd64"],
+        ["1/2", "FROM", "scratch", "cached"],
+        ["2/2", "RUN", "x", "0.0", "s"],
+    ]
+    assert "web  built on desktop in " in err
+    assert "\r" not in err
+    assert "\x1b" not in err
+
+
+async def test_quiet_gives_the_reference_and_no_word(capsys: pytest.CaptureFixture[str]) -> None:
+    await told(Scripted([STARTED, finished(view("succeeded"))]), quiet=True)
+    assert capsys.readouterr() == ("h/web@sha256:00\n", "")
+
+
+async def test_a_cut_stream_goes_on_after_its_last_event_and_says_who_is_away(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    client = Scripted([STARTED, AWAY], [AWAY], [], [finished(view("succeeded"))])
+
+    assert await told(client) == OK
+
+    assert client.resumed_after == [None, "1", "1", "1"]
+    assert capsys.readouterr().err.count("the control plane does not answer") == 1
+
+
+async def test_a_control_plane_that_stays_away_is_not_waited_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AWAY_SECONDS", -1)
+    with pytest.raises(CommandFailed) as failed:
+        await told(Scripted([AWAY]))
+    assert failed.value.code == UNAVAILABLE
+    assert "pierhead builds watch b_7f3k" in capsys.readouterr().err
+
+
+async def test_a_build_that_moves_begins_its_log_anew(capsys: pytest.CaptureFixture[str]) -> None:
+    moved = wire.Requeued(cursor="3", attempt=1, reason="desktop vanished")
+    client = Scripted(
+        [STARTED, log(b"half a li"), moved, STARTED, log(b"whole"), finished(view("succeeded"))]
+    )
+
+    await told(client, raw=True)
+
+    lines = capsys.readouterr().err.splitlines()
+    assert "again     moved to another runner: desktop vanished" in lines
+    assert "whole" in lines
+    assert not any("half a li" in line for line in lines)
+
+
+async def test_a_failure_shows_the_last_lines_the_hint_and_where_the_whole_log_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failure = Failure(
+        cause="command", message="step 2/2 ended with 1", extract=("a", "b"), hint="do this"
+    )
+    result = Envelope(outcome="failed", failure=failure)
+
+    with pytest.raises(CommandFailed) as failed:
+        await told(Scripted([STARTED, finished(view("failed", result))]))
+
+    assert failed.value.code == REFUSED
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.endswith(
+        "error: web failed on desktop: step 2/2 ended with 1\n\n   > a\n   > b\n\n"
+        "hint: do this\n      whole log: pierhead builds log b_7f3k\n"
+    )
+
+
+async def test_a_cancelled_build_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
+    assert await told(Scripted([STARTED, finished(view("cancelled"))])) == INTERRUPTED
+    assert capsys.readouterr().out == ""
+
+
+async def test_json_gives_every_event_as_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    client = Scripted([STARTED, log(b"\xff"), finished(view("failed"))])
+    assert await told(client, as_json=True) == REFUSED
+    out, err = capsys.readouterr()
+    assert [line[:20] for line in out.splitlines()] == [
+        '{"event":"started","',
+        '{"event":"log","curs',
+        '{"event":"finished",',
+    ]
+    assert err == ""
