@@ -1,0 +1,248 @@
+"""The command, a control plane and a builder, all real: what people type and what they see."""
+
+import contextlib
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PIERHEAD = Path(sys.executable).with_name("pierhead")
+WITHIN = 60.0
+DOCKERFILE = """\
+FROM scratch
+COPY busybox /bin/busybox
+RUN ["/bin/busybox", "echo", "hello from the build"]
+"""
+SLOW = DOCKERFILE + 'RUN ["/bin/busybox", "sleep", "60"]\n'
+FAILING = DOCKERFILE + 'RUN ["/bin/busybox", "cat", "/nothing-here"]\n'
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One user's machine: private folders, and a control plane once `up` was run."""
+
+    folder: Path
+    port: int
+
+    @property
+    def environment(self) -> dict[str, str]:
+        mine = {
+            "PIERHEAD_DATA": str(self.folder / "data"),
+            "PIERHEAD_CONFIG": str(self.folder / "config"),
+            "PIERHEAD_URL": f"http://127.0.0.1:{self.port}",
+        }
+        return {**os.environ, **mine}
+
+    def type(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [PIERHEAD, *words],
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=WITHIN,
+            check=False,
+        )
+
+    def context(self, dockerfile: str) -> Path:
+        root = self.folder / "web"
+        root.mkdir(exist_ok=True)
+        (root / "busybox").write_bytes(Path("/bin/busybox").read_bytes())
+        (root / "busybox").chmod(0o755)
+        (root / "Dockerfile").write_text(dockerfile)
+        return root
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    machine = Machine(tmp_path_factory.mktemp("machine"), free_port())
+    up = machine.type("up", "--port", str(machine.port))
+    try:
+        assert up.returncode == 0, up.stderr
+        yield machine
+    finally:
+        assert machine.type("up", "--stop").returncode == 0
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, machine: Machine, *words: str) -> None:
+        self.pid, self.descriptor = pty.fork()
+        if self.pid == 0:
+            os.execve(PIERHEAD, [str(PIERHEAD), *words], machine.environment)
+        self.seen = b""
+
+    def until(self, pattern: bytes) -> bytes:
+        """Read until something is seen; nothing is read beyond the end."""
+        deadline = time.monotonic() + WITHIN
+        while not (found := re.search(pattern, self.seen)):
+            assert time.monotonic() < deadline, self.seen
+            assert self._more(), self.seen
+        return found[0]
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.descriptor, keys)
+
+    def end(self) -> int:
+        """Read to the end, and return the exit code."""
+        deadline = time.monotonic() + WITHIN
+        while self._more():
+            assert time.monotonic() < deadline, self.seen
+        os.close(self.descriptor)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def _more(self) -> bool:
+        if not select.select([self.descriptor], [], [], 1)[0]:
+            return True
+        data = b""
+        with contextlib.suppress(OSError):  # EIO: nobody has the other end any more
+            data = os.read(self.descriptor, 4096)
+        self.seen += data
+        return bool(data)
+
+
+def test_a_build_gives_a_reference_and_its_story_can_be_read_again(machine: Machine) -> None:
+    built = machine.type("build", "-t", "web:1", str(machine.context(DOCKERFILE)))
+    log = machine.type("builds", "log", "@")
+    watched = machine.type("builds", "watch", "@")
+    shown = machine.type("builds", "show", "@")
+
+    assert built.returncode == 0, built.stderr
+    assert re.fullmatch(rf"127\.0\.0\.1:{machine.port}/web@sha256:[0-9a-f]{{64}}\n", built.stdout)
+    assert "context   2 files, " in built.stderr
+    assert "where     here" in built.stderr
+    assert "web  built here in " in built.stderr
+    assert "hello from the build" in log.stdout
+    assert watched.stdout == built.stdout
+    assert built.stdout.strip() in shown.stdout
+
+
+def test_quiet_prints_the_reference_alone(machine: Machine) -> None:
+    built = machine.type("build", "-q", str(machine.context(DOCKERFILE)))
+    assert built.stderr == ""
+    assert built.stdout.count("\n") == 1
+
+
+def test_a_failing_step_is_shown_with_what_it_said(machine: Machine) -> None:
+    built = machine.type("build", str(machine.context(FAILING)))
+    assert built.returncode == 1
+    assert built.stdout == ""
+    assert "error: web failed here: " in built.stderr
+    assert "/nothing-here" in built.stderr
+    assert "\nhint: " in built.stderr
+    assert "urn:" not in built.stderr
+    assert "Traceback" not in built.stderr
+
+
+def test_what_is_detached_is_cancelled_from_elsewhere(machine: Machine) -> None:
+    detached = machine.type("build", "--detach", "--no-cache", str(machine.context(SLOW)))
+    build_id = detached.stdout.strip()
+    cancelled = machine.type("builds", "cancel", build_id[:-1])
+
+    assert detached.returncode == 0
+    assert cancelled.returncode == 0, cancelled.stderr
+    assert cancelled.stdout.startswith("cancelled")
+    assert f"{build_id} " in machine.type("builds", "ls").stdout
+
+
+def test_a_program_that_interrupts_means_cancel(machine: Machine) -> None:
+    process = subprocess.Popen(
+        [PIERHEAD, "build", "--no-cache", str(machine.context(SLOW))],
+        env=machine.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    while "where" not in (line := process.stderr.readline()):
+        assert line, "the build ended before it began"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=WITHIN)
+
+    assert process.returncode == 130
+    assert out == ""
+    assert "cancelled" in err
+
+
+def test_two_interrupts_on_a_terminal_cancel(machine: Machine) -> None:
+    terminal = Terminal(machine, "build", "--no-cache", str(machine.context(SLOW)))
+    terminal.until(rb"where ")
+    terminal.type(b"\x03")
+    terminal.until(rb"\[d\]etach")
+    terminal.type(b"\x03")
+
+    assert terminal.end() == 130
+    assert b"cancelled" in terminal.seen
+
+
+def test_a_build_goes_on_after_detach_on_a_terminal(machine: Machine) -> None:
+    terminal = Terminal(machine, "build", "--no-cache", str(machine.context(SLOW)))
+    terminal.until(rb"where ")
+    terminal.type(b"\x03")
+    build_id = terminal.until(rb"b_[a-z0-9]+").decode()
+    terminal.until(rb"\[d\]etach")
+    terminal.type(b"d\n")
+
+    assert terminal.end() == 130
+    shown = machine.type("builds", "show", build_id).stdout
+    assert "cancel" not in shown
+    assert machine.type("builds", "cancel", build_id).returncode == 0
+
+
+def test_nobody_answers_at_an_address_that_was_chosen(tmp_path: Path) -> None:
+    lonely = Machine(tmp_path, free_port())
+    built = lonely.type("build", str(lonely.context(DOCKERFILE)))
+    assert built.returncode == 3
+    assert built.stderr.endswith("hint: is it running? on its machine: pierhead status\n")
+
+
+def test_up_again_is_no_second_control_plane(machine: Machine) -> None:
+    again = machine.type("up", "--port", str(machine.port))
+    assert again.returncode == 0
+    assert "already" in again.stderr
+
+
+def test_a_project_token_can_log_in_and_build_only_its_project(
+    machine: Machine, tmp_path: Path
+) -> None:
+    assert machine.type("projects", "add", "web").returncode == 0
+    token = tmp_path / "token"
+    token.write_text(machine.type("projects", "token", "web").stdout)
+    guest = Machine(tmp_path, machine.port)
+    url = f"http://127.0.0.1:{machine.port}"
+
+    login = guest.type("login", url, "--token-file", str(token))
+    mine = guest.type("build", "-q", "-t", "web", str(guest.context(DOCKERFILE)))
+    other = guest.type("build", "-q", "-t", "other", str(guest.context(DOCKERFILE)))
+
+    assert login.returncode == 0, login.stderr
+    assert (tmp_path / "config" / "context.json").stat().st_mode & 0o777 == 0o600
+    assert mine.returncode == 0, mine.stderr
+    assert other.returncode == 1
+    assert other.stderr.startswith("error: ")
+
+
+def test_json_prints_the_problem_document(machine: Machine) -> None:
+    shown = machine.type("builds", "show", "b_none", "--json")
+    assert shown.returncode == 1
+    assert '"type":"urn:pierhead:problem:not-found"' in shown.stdout
+    assert shown.stderr == ""
