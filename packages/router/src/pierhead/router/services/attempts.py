@@ -61,10 +61,11 @@ class Attempts:
 
     async def signals(self, attempt: Attempt, hold_seconds: float) -> Signals:
         """Wait until the build should end, at most so long."""
-        stored = await self.held(attempt)
-        if stored.build.cancel is None:
-            await self.bells.wait(stored.id, hold_seconds)
+        with self.bells.watch(attempt.build_id) as ring:
             stored = await self.held(attempt)
+            if stored.build.cancel is None:
+                await self.bells.wait(ring, hold_seconds)
+                stored = await self.held(attempt)
         return Signals(cancel_requested=stored.build.cancel is not None)
 
     async def append_log(self, attempt: Attempt, offset: int, data: bytes) -> LogAccepted:

@@ -5,6 +5,8 @@ A ring is therefore never needed for correctness; a sweep each second rings for 
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pierhead.router.domain.matching import RunnerFacts, Wanted, rejection
@@ -27,21 +29,28 @@ class Bells:
         self._parked: list[Parked] = []
         self.draining = False
 
-    async def wait(self, build_id: str, seconds: float) -> None:
-        """Wait until something about a build may have changed, at most so long."""
+    @contextmanager
+    def watch(self, build_id: str) -> Iterator[asyncio.Event]:
+        """Hear of changes to a build: begun before one looks, so that none is missed."""
         event = asyncio.Event()
-        watchers = self._watchers[build_id]
-        watchers.add(event)
+        self._watchers[build_id].add(event)
+        try:
+            yield event
+        finally:
+            watchers = self._watchers[build_id]
+            watchers.discard(event)
+            if not watchers:
+                del self._watchers[build_id]
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        """Wait for a ring since the last time, at most so long."""
         try:
             if not self.draining:
                 async with asyncio.timeout(seconds):
                     await event.wait()
         except TimeoutError:
             pass
-        finally:
-            watchers.discard(event)
-            if not watchers:
-                self._watchers.pop(build_id, None)
+        event.clear()
 
     def changed(self, build_id: str) -> None:
         """Wake everybody who watches a build."""
@@ -64,13 +73,7 @@ class Bells:
 
     async def wait_for_work(self, parked: Parked, seconds: float) -> None:
         """Wait until there may be work, at most so long."""
-        try:
-            if not self.draining:
-                async with asyncio.timeout(seconds):
-                    await parked.event.wait()
-        except TimeoutError:
-            pass
-        parked.event.clear()
+        await self.wait(parked.event, seconds)
 
     def offer(self, wanted: Wanted) -> None:
         """Wake the one runner that has waited longest among those that fit; here comes last."""

@@ -61,21 +61,22 @@ class Events:
         """Yield events until the last one, or until the server stops."""
         before = await self.store.read(lambda ledger: ledger.events(build_id, 0))
         reader = _Reader(build_id, cursor, _fence_at(before, cursor.sequence))
-        while not self.bells.draining:
-            events, final = await self._look(reader)
-            for event in events:
-                async for log in self._log_until(reader, event.log_size):
+        with self.bells.watch(build_id) as ring:
+            while not self.bells.draining:
+                events, final = await self._look(reader)
+                for event in events:
+                    async for log in self._log_until(reader, event.log_size):
+                        yield log
+                    reader.pass_event(event)
+                    yield _with_cursor(event, reader.cursor)
+                    if event.kind == Finished.__struct_config__.tag:
+                        return
+                size = self.logs.size(build_id, reader.fence) if reader.fence else 0
+                async for log in self._log_until(reader, size):
                     yield log
-                reader.pass_event(event)
-                yield _with_cursor(event, reader.cursor)
-                if event.kind == Finished.__struct_config__.tag:
+                if final and not events:
                     return
-            size = self.logs.size(build_id, reader.fence) if reader.fence else 0
-            async for log in self._log_until(reader, size):
-                yield log
-            if final and not events:
-                return
-            await self.bells.wait(build_id, LOOK_AGAIN_SECONDS)
+                await self.bells.wait(ring, LOOK_AGAIN_SECONDS)
 
     async def _look(self, reader: _Reader) -> tuple[Sequence[StoredEvent], bool]:
         """Return what happened since, and whether anything more can."""
