@@ -149,6 +149,8 @@ class Runners:
                     return Acquired(retry_after_ms=DRAIN_RETRY_MS)
                 answer, facts, lost = await self._take(runner, request)
                 announce(self.bells, *lost)
+                for grant in answer.grants:
+                    self.bells.changed(grant.build_id)
                 left = (until - self.clock.now()).total_seconds()
                 if answer.grants or answer.drop or left <= 0:
                     return answer
