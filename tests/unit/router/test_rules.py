@@ -176,6 +176,13 @@ def test_a_restarted_process_gets_a_new_session_and_a_repeat_keeps_its_own() -> 
     assert admitted(session(), "p2", "boot")
 
 
+def test_a_session_request_that_was_stuck_does_not_take_over_from_a_later_process() -> None:
+    later = replace(session("p2"), started_ms=9)
+
+    with pytest.raises(SessionSuperseded):
+        admit(later, "p1", "boot", 8, now=NOW, silence=timedelta(seconds=20))
+
+
 def test_a_copied_credential_on_another_machine_is_refused_while_the_first_is_alive() -> None:
     with pytest.raises(SessionSuperseded):
         admitted(session(silent=19), "p2", "other boot")

@@ -50,6 +50,7 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
 
     process: ReplayKey
     boot_id: ShortText
+    started_ms: Count = 0  # since the boot: of two processes of one boot, the later one counts
     capabilities: Capabilities
 
 

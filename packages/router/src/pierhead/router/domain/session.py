@@ -22,21 +22,29 @@ class Session:
     runner: str
     process: str  # random for each start of the runner
     boot_id: str
+    started_ms: int = 0  # since the boot
     seen_at: datetime
     turn: int = 0  # the highest turn of an acquire that was heard
 
 
 def admit(
-    current: Session | None, process: str, boot_id: str, *, now: datetime, silence: timedelta
+    current: Session | None,
+    process: str,
+    boot_id: str,
+    started_ms: int = 0,
+    *,
+    now: datetime,
+    silence: timedelta,
 ) -> bool:
     """Say whether a process that opens a session needs a new one; false: it has it already.
 
     A new process on the same machine takes over at once: the state directory's lock proves that the
-    old one is gone. From another machine it is a copy of the credential, and has to wait until the
-    first has been silent for `silence`.
+    old one is gone. One that began earlier than it is a request that was stuck on its way. From
+    another machine it is a copy of the credential, and has to wait until the first has been silent
+    for `silence`.
 
     Raises:
-        SessionSuperseded: the runner is alive on another machine.
+        SessionSuperseded: the runner is alive on another machine, or a later process took over.
     """
     if current is None:
         return True
@@ -45,6 +53,8 @@ def admit(
     if current.boot_id != boot_id and now < current.seen_at + silence:
         hint = "a credential is for one machine: join this one with a code of its own"
         raise SessionSuperseded(f"{current.runner} is at work on another machine", hint=hint)
+    if current.boot_id == boot_id and started_ms < current.started_ms:
+        raise SessionSuperseded(f"a later process of {current.runner} is at work")
     return True
 
 

@@ -116,7 +116,12 @@ class Runners:
         current = known.session
         # An idle runner is silent for as long as its acquire is held: longer than a lease.
         new = sessions.admit(
-            current, request.process, request.boot_id, now=now, silence=OFFLINE_AFTER
+            current,
+            request.process,
+            request.boot_id,
+            request.started_ms,
+            now=now,
+            silence=OFFLINE_AFTER,
         )
         if current is None or new:
             current = sessions.Session(
@@ -124,6 +129,7 @@ class Runners:
                 runner=runner.name,
                 process=request.process,
                 boot_id=request.boot_id,
+                started_ms=request.started_ms,
                 seen_at=now,
             )
         slots = request.capabilities.slots

@@ -1,5 +1,6 @@
 """The router over HTTP, as the engine's port."""
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -35,11 +36,17 @@ class HttpControl:
         self._url = url
         self._insecure_http = insecure_http
         self._client = RouterClient(url, token=credential, insecure_http=insecure_http)
+        self._started_ms = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
 
     async def open_session(self, process: str, capabilities: Capabilities) -> Session:
         """Begin to work."""
         boot_id = _boot_id()
-        request = SessionRequest(process=process, boot_id=boot_id, capabilities=capabilities)
+        request = SessionRequest(
+            process=process,
+            boot_id=boot_id,
+            started_ms=self._started_ms,
+            capabilities=capabilities,
+        )
         return await self._client.open_session(request)
 
     async def acquire(self, request: Acquire) -> Acquired:

@@ -213,6 +213,7 @@ class SqlLedger:
             "session_id": session.id if session else None,
             "process": session.process if session else None,
             "boot_id": session.boot_id if session else None,
+            "started_ms": session.started_ms if session else None,
             "seen_at": session.seen_at.timestamp() if session else None,
             "turn": session.turn if session else None,
             "capabilities": msgspec.json.encode(runner.capabilities),
@@ -530,6 +531,7 @@ def _runner(row: sa.RowMapping) -> StoredRunner:
             runner=row["name"],
             process=row["process"],
             boot_id=row["boot_id"],
+            started_ms=row["started_ms"],
             seen_at=_time(row["seen_at"]),
             turn=row["turn"],
         )

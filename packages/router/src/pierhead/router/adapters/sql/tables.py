@@ -70,6 +70,7 @@ runners = sa.Table(
     sa.Column("session_id", sa.String),
     sa.Column("process", sa.String),
     sa.Column("boot_id", sa.String),
+    sa.Column("started_ms", sa.Integer),
     sa.Column("seen_at", sa.Float),
     sa.Column("turn", sa.Integer),
     sa.Column("capabilities", sa.LargeBinary),
