@@ -7,7 +7,7 @@ from typing import Final
 
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.retry import retrying
-from pierhead.protocol.errors import Refused, Unavailable
+from pierhead.protocol.errors import Refused
 from pierhead.protocol.plan import ContextRef, UploadRequest, UploadStatus
 
 PART_BYTES: Final = 8 * 1024 * 1024
@@ -21,36 +21,57 @@ async def upload(
     file: Path,
     progress: Callable[[int], None] = lambda _done: None,
 ) -> int:
-    """Upload a context and return how many bytes were sent; 0: it was there already.
+    """Upload a context and return how many bytes were missing; 0: it was there already.
 
     Raises:
         PierheadError: the control plane refuses it, or was away for a minute.
     """
     request = UploadRequest(project=project, digest=ref.digest, size_bytes=ref.size_bytes)
     status = await _patiently(lambda: client.begin_upload(request))
-    sent = 0
+    missing = 0 if status.complete else ref.size_bytes - status.offset
     while not status.complete:
-        upload_id = status.id or ""
         part = await asyncio.to_thread(_read, file, status.offset)
-        try:
-            status = await client.upload_part(upload_id, status.offset, part)
-            sent += len(part)
-        except (Unavailable, Refused) as error:
-            if isinstance(error, Refused) and error.problem.next_offset is None:
-                # The upload is gone: perhaps its last part arrived and only the answer was lost.
-                status = await _patiently(lambda: client.begin_upload(request))
-                continue
-            status = await _status(client, upload_id, request)
+        status = await _bring(client, request, status, part)
         progress(status.offset)
-    return sent
+    return missing
 
 
-async def _status(client: RouterClient, upload_id: str, request: UploadRequest) -> UploadStatus:
+async def _bring(
+    client: RouterClient, request: UploadRequest, before: UploadStatus, part: bytes
+) -> UploadStatus:
+    """Bring one part and return how far the upload is then."""
+    async for attempt in retrying(PATIENCE_SECONDS):
+        with attempt:
+            if attempt.retry_state.attempt_number > 1:
+                # Perhaps it arrived and only the answer was lost.
+                now = await _status(client, before, request)
+                if now != before:
+                    return now
+            return await _send(client, request, before, part)
+    raise AssertionError("retrying ends by a value or an error")
+
+
+async def _send(
+    client: RouterClient, request: UploadRequest, before: UploadStatus, part: bytes
+) -> UploadStatus:
+    try:
+        return await client.upload_part(before.id or "", before.offset, part)
+    except Refused as error:
+        if error.problem.next_offset is None and error.problem.slug != "not-found":
+            raise
+    return await _status(client, before, request)
+
+
+async def _status(
+    client: RouterClient, before: UploadStatus, request: UploadRequest
+) -> UploadStatus:
     """Ask how far an upload is; one that is gone was either finished or has to begin anew."""
     try:
-        return await _patiently(lambda: client.upload_status(upload_id))
-    except Refused:
-        return await _patiently(lambda: client.begin_upload(request))
+        return await client.upload_status(before.id or "")
+    except Refused as error:
+        if error.problem.slug != "not-found":
+            raise
+    return await client.begin_upload(request)
 
 
 async def _patiently(call: Callable[[], Awaitable[UploadStatus]]) -> UploadStatus:
