@@ -1,0 +1,195 @@
+"""Blobs by digest: whatever way the bytes come in, and whatever goes wrong meanwhile."""
+
+import asyncio
+import errno
+import hashlib
+import itertools
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pierhead.protocol.errors import IntegrityError, Invalid, Refused, Unavailable
+from pierhead.server import blobs
+from pierhead.server.blobs import ABANDONED_SECONDS, BlobStore
+
+LIMIT = 1_000_000
+
+
+def digest_of(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+async def parts(*pieces: bytes) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+def opened(folder: Path) -> BlobStore:
+    numbers = itertools.count()
+    return BlobStore(folder, new_id=lambda: f"u_{os.getpid():08}{next(numbers):04}")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return opened(tmp_path)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    pieces=st.lists(st.lists(st.binary(max_size=50), max_size=4), max_size=6),
+    restart_before=st.integers(0, 6),
+    piece_bytes=st.integers(1, 64),
+)
+async def test_any_split_into_parts_gives_the_same_blob(
+    pieces: list[list[bytes]], restart_before: int, piece_bytes: int
+) -> None:
+    whole = b"".join(b"".join(part) for part in pieces)
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(blobs, "PIECE_BYTES", piece_bytes)
+        store, offset = opened(Path(folder)), 0
+        upload = await store.begin()
+        for number, part in enumerate(pieces):
+            if number == restart_before:
+                store = BlobStore(Path(folder), new_id=lambda: "u_other000")
+            offset = await store.append(upload, offset, parts(*part), LIMIT)
+        assert await store.commit(upload, digest_of(whole)) == len(whole)
+        assert store.path(digest_of(whole)).read_bytes() == whole
+        assert await store.size(digest_of(whole)) == len(whole)
+
+
+async def test_a_part_that_does_not_go_on_is_refused_with_the_end(store: BlobStore) -> None:
+    upload = await store.begin()
+    await store.append(upload, 0, parts(b"0123"), LIMIT)
+    for offset in (0, 3, 5):
+        with pytest.raises(Refused) as refused:
+            await store.append(upload, offset, parts(b"x"), LIMIT)
+        assert refused.value.problem.slug == "offset-mismatch"
+        assert refused.value.problem.next_offset == 4
+
+
+async def test_what_came_before_a_cut_counts(store: BlobStore) -> None:
+    async def cut() -> AsyncIterator[bytes]:
+        yield b"before "
+        raise ConnectionResetError
+
+    upload = await store.begin()
+    with pytest.raises(ConnectionResetError):
+        await store.append(upload, 0, cut(), LIMIT)
+    assert await store.offset(upload) == 7
+    await store.append(upload, 7, parts(b"after"), LIMIT)
+    await store.commit(upload, digest_of(b"before after"))
+
+
+async def test_an_upload_over_its_limit_is_refused(store: BlobStore) -> None:
+    upload = await store.begin()
+    with pytest.raises(Invalid):
+        await store.append(upload, 0, parts(b"12345"), 4)
+
+
+async def test_wrong_content_never_becomes_a_blob(store: BlobStore) -> None:
+    upload = await store.begin()
+    await store.append(upload, 0, parts(b"short"), LIMIT)
+    with pytest.raises(IntegrityError):
+        await store.commit(upload, digest_of(b"shorter"))
+    assert await store.size(digest_of(b"short")) is None
+    with pytest.raises(Refused):
+        await store.offset(upload)
+
+
+async def test_the_same_content_may_be_committed_at_once(store: BlobStore) -> None:
+    uploads = [await store.begin() for _ in range(10)]
+    for upload in uploads:
+        await store.append(upload, 0, parts(b"same"), LIMIT)
+    sizes = await asyncio.gather(*(store.commit(upload, digest_of(b"same")) for upload in uploads))
+    assert set(sizes) == {4}
+    assert store.read(digest_of(b"same"), 100) == b"same"
+
+
+async def test_of_two_who_end_one_upload_the_second_finds_none(store: BlobStore) -> None:
+    upload = await store.begin()
+    await store.append(upload, 0, parts(b"once"), LIMIT)
+    first, second = await asyncio.gather(
+        store.commit(upload, digest_of(b"once")),
+        store.commit(upload, digest_of(b"once")),
+        return_exceptions=True,
+    )
+    assert first == 4
+    assert isinstance(second, Refused)
+    assert second.problem.slug == "not-found"
+
+
+async def test_a_full_disk_leaves_what_was_told_and_goes_on_later(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = await store.begin()
+    await store.append(upload, 0, parts(b"there "), LIMIT)
+    real = os.pwrite
+
+    def half_then_full(descriptor: int, data: memoryview, offset: int) -> int:
+        if offset > 6:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, data[:3], offset)
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", half_then_full)
+        with pytest.raises(Unavailable) as refused:
+            await store.append(upload, 6, parts(b"is no more"), LIMIT)
+    assert refused.value.problem.slug == "storage-full"
+    assert await store.offset(upload) == 6
+    await store.append(upload, 6, parts(b"is again"), LIMIT)
+    await store.commit(upload, digest_of(b"there is again"))
+
+
+async def test_a_cancelled_part_is_written_or_not_but_never_half(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload, writing = await store.begin(), asyncio.Event()
+    loop, real = asyncio.get_running_loop(), os.pwrite
+
+    def told(descriptor: int, data: memoryview, offset: int) -> int:
+        loop.call_soon_threadsafe(writing.set)
+        return real(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", told)
+    task = asyncio.create_task(store.append(upload, 0, parts(b"whole"), LIMIT))
+    await writing.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await store.offset(upload) == 5
+    await store.commit(upload, digest_of(b"whole"))
+
+
+@pytest.mark.parametrize(
+    "name", ["../router.db", "u_", "u_UPPERCASE", "u_12345678/..", "u_1234567\n"]
+)
+async def test_an_id_that_is_none_reaches_no_file(store: BlobStore, name: str) -> None:
+    for call in (store.offset(name), store.discard(name), store.commit(name, digest_of(b""))):
+        with pytest.raises(Refused):
+            await call
+
+
+async def test_only_abandoned_uploads_are_swept(store: BlobStore, tmp_path: Path) -> None:
+    old, young = await store.begin(), await store.begin()
+    now = (tmp_path / "uploads" / young).stat().st_mtime
+    long_ago = now - ABANDONED_SECONDS - 1
+    os.utime(tmp_path / "uploads" / old, (long_ago, long_ago))
+    store.sweep(now)
+    assert await store.offset(young) == 0
+    with pytest.raises(Refused):
+        await store.offset(old)
+
+
+async def test_a_small_part_of_a_blob_is_read(store: BlobStore) -> None:
+    upload = await store.begin()
+    await store.append(upload, 0, parts(b"0123456789"), LIMIT)
+    await store.commit(upload, digest_of(b"0123456789"))
+    assert store.read(digest_of(b"0123456789"), 4) == b"0123"
+    await store.delete(digest_of(b"0123456789"))
+    await store.delete(digest_of(b"0123456789"))
+    assert await store.size(digest_of(b"0123456789")) is None
