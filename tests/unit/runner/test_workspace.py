@@ -1,5 +1,6 @@
 """A context is unpacked inside its folder or not at all."""
 
+import contextlib
 import os
 import tarfile
 from collections.abc import AsyncIterator

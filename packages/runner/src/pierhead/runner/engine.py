@@ -125,6 +125,11 @@ class Engine:
         After a change the same request is sent again with what is true now. The router ends the
         older one, and what it had granted for it comes with the answer to the repeat.
         """
+        # Before looking: what changes from here on ends the request that is about to be sent.
+        self._changed.clear()
+        self._collect()
+        if self._draining and not self._tasks:
+            return
         slots, reason = self._free_slots(capabilities)
         if self._request_id is None:
             self._request_id, self._asked = self._new_id(), self._asked + 1
@@ -138,7 +143,6 @@ class Engine:
             held=tuple(held),
             reason=reason,
         )
-        self._changed.clear()
         asking = asyncio.ensure_future(self._acquire(request))
         changing = asyncio.ensure_future(self._changed.wait())
         await asyncio.wait({asking, changing}, return_when=asyncio.FIRST_COMPLETED)
