@@ -72,12 +72,6 @@ MUTANTS: Final = [
         "state = State(report.outcome)",
     ),
     Mutant(
-        "a final build says yes to any report",
-        "domain/build.py",
-        "if build.state in FINAL and report.fence == build.fence and report.result == build.result",
-        "if build.state in FINAL",
-    ),
-    Mutant(
         "a cancelled build is tried again",
         "domain/build.py",
         "    if build.cancel is not None:\n        return _finish(build, State.CANCELLED, now)\n",
@@ -98,8 +92,12 @@ MUTANTS: Final = [
     Mutant(
         "a repeated acquire loses what it was granted",
         "domain/session.py",
-        "for build_id, lease in absent if lease.request_id != request_id),",
-        "for build_id, lease in absent),\n    )\n    return Reconciled(lost=(), drop=(), granted=()",
+        "for build_id, lease in absent if lease.request_id != request_id),\n"
+        "        drop=tuple(Held(build_id=build_id, fence=fence)"
+        " for build_id, fence in sorted(said - ours)),\n"
+        "        granted=tuple(build_id for build_id, lease in absent"
+        " if lease.request_id == request_id),\n",
+        "for build_id, lease in absent),\n        drop=(),\n        granted=(),\n",
     ),
     Mutant(
         "an acquire that was overtaken is believed",
@@ -108,10 +106,17 @@ MUTANTS: Final = [
         "return False",
     ),
     Mutant(
-        "the repeat of a request does not renew what it was granted",
+        "the repeat of a request is granted what is nearly over",
         "services/runners.py",
         "ledger, mine[build_id], machine.Renew(mine[build_id].build.fence), now",
-        "ledger, mine[build_id], machine.Expire(), now",
+        "ledger, mine[build_id], machine.Renew(mine[build_id].build.fence),"
+        " now - self.lifecycle.policy.ttl",
+    ),
+    Mutant(
+        "a process that is gone takes the session back",
+        "domain/session.py",
+        "if current.boot_id == boot_id and started_ms < current.started_ms:",
+        "if False:",
     ),
     Mutant(
         "a new process does not end the old one's session",

@@ -46,6 +46,7 @@ class Faults:
     runner_crash: float = 0.0  # for each turn of a runner
     runner_freeze: float = 0.0
     runner_drain: float = 0.0
+    runner_cut_off: float = 0.0  # it goes on, and nothing reaches it or comes from it
     router_crash: float = 0.0  # after a commit, before the answer
     router_down_seconds: float = 1.0
     clock_rates: tuple[float, float] = (1.0, 1.0)
@@ -56,9 +57,10 @@ class Faults:
             loss=chance.choice([0, 0, 0.05, 0.3]),
             duplicate=chance.choice([0, 0.05, 0.3]),
             delay_seconds=chance.choice([0.02, 0.2, 1]),
-            straggle=chance.choice([0, 0, 0.05]),
+            straggle=chance.choice([0, 0, 0.05, 0.2]),
             runner_crash=chance.choice([0, 0, 0.02, 0.08]),
             runner_freeze=chance.choice([0, 0, 0.02, 0.05]),
+            runner_cut_off=chance.choice([0, 0.02, 0.05]),
             runner_drain=chance.choice([0, 0, 0.02]),
             router_crash=chance.choice([0, 0, 0.01, 0.05]),
             router_down_seconds=chance.choice([1, 10, 45]),

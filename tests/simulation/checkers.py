@@ -76,6 +76,7 @@ class Truth:
     heard: dict[str, datetime] = field(default_factory=dict)  # when a runner asked last
     turns: dict[str, int] = field(default_factory=dict)  # by session: its latest request
     processes: dict[str, str] = field(default_factory=dict)  # by session
+    lives: dict[str, int] = field(default_factory=dict)  # by runner: of the process at work
     cancelled: set[str] = field(default_factory=set)  # whose canceller was told yes
     keys: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
@@ -89,7 +90,7 @@ class Truth:
                 )
         self.executions.append(execution)
 
-    def ran_out(self, execution: Execution, receipt: Receipt) -> None:
+    def receipt_given(self, execution: Execution, receipt: Receipt) -> None:
         """An attempt was told that its result was taken."""
         reference = receipt.reference or execution.image_digest
         mine = reference.endswith(execution.image_digest)
@@ -118,6 +119,11 @@ class Truth:
     # What the store says after each commit.
 
     def committed(self, before: Mapping[str, StoredBuild], ledger: MemoryLedger) -> None:
+        for runner in ledger.runners_.values():
+            if runner.session is not None:
+                life = int(runner.session.process.rpartition(".")[2])
+                assert life >= self.lives.get(runner.name, 0), f"{runner.name} went back in time"
+                self.lives[runner.name] = life
         for build_id, after in ledger.builds_.items():
             old = before.get(build_id)
             if old is after:

@@ -14,8 +14,9 @@ from pierhead.protocol.result import Envelope, Failure, Receipt
 from pierhead.protocol.runner import Capabilities, Session, SessionRequest
 from pierhead.router.domain.errors import Refused, SessionSuperseded
 
+from .chance import EPOCH
 from .checkers import Execution, Machine
-from .router import Image
+from .router import Image, Router
 
 if TYPE_CHECKING:
     from .world import World
@@ -36,7 +37,9 @@ class Job:
     seconds: float
     fails: bool
     fetched: bool = False
+    reporting: bool = False
     acknowledged: int = 0  # bytes of the log
+    sent: int = 0
     result: Envelope | None = None
 
 
@@ -50,6 +53,7 @@ class Runner:
     rate: float
     life: int = 0
     frozen_until: datetime | None = None
+    cut_off_until: datetime = EPOCH
     session: str | None = None
     request_id: str | None = None
     asked: int = 0
@@ -109,6 +113,9 @@ class Runner:
             for job in self.jobs.values():
                 job.execution.frozen = True
             self.world.clock.after(seconds, self.alive(self.thaw))
+        if chance.random() < faults.runner_cut_off:
+            seconds = chance.choice([5, 12, 20, 60])
+            self.cut_off_until = self.world.clock.time + timedelta(seconds=seconds)
         if chance.random() < faults.runner_drain:
             self.draining = True
             for job in list(self.jobs.values()):
@@ -136,9 +143,12 @@ class Runner:
             slots=self.slots,
         )
         request = SessionRequest(
-            process=f"{self.name}.{self.life}", boot_id=f"boot-{self.name}", capabilities=able
+            process=f"{self.name}.{self.life}",
+            boot_id=f"boot-{self.name}",
+            started_ms=self.life,
+            capabilities=able,
         )
-        self.world.call(
+        self.call(
             lambda router: router.open_session(self.name, request), self.alive_reply(self.opened)
         )
         self.later(AGAIN_SECONDS, self.open)
@@ -173,9 +183,8 @@ class Runner:
             hold_ms=0,
         )
         sent = self.world.clock.time
-        self.world.acquire(
-            self.name,
-            request,
+        self.call(
+            lambda router: self.world.acquire(router, self.name, request),
             self.alive_reply(lambda answer: self.answered(request.request_id, sent, answer)),
         )
         self.later(AGAIN_SECONDS, self.ask)
@@ -193,6 +202,9 @@ class Runner:
             if job is not None and job.grant.fence == held.fence:
                 self.drop(job)
         for grant in answer.grants:
+            older = self.jobs.get(grant.build_id)
+            if older is not None and older.grant.fence < grant.fence:
+                self.drop(older)
             if grant.build_id not in self.jobs:
                 self.begin(grant, request_id, sent)
 
@@ -241,7 +253,7 @@ class Runner:
             self.write(job)
             self.later(job.seconds, lambda: self.built(job))
 
-        self.world.call(
+        self.call(
             lambda router: router.fetch(grant.build_id, grant.fence, grant.token),
             self.alive_reply(answered),
         )
@@ -264,7 +276,8 @@ class Runner:
             self.world.clock.after(left, self.alive(lambda: self.fence_off(job)))
 
     def fence_off(self, job: Job) -> None:
-        if self.has(job) and self.world.clock.time >= job.deadline:
+        """Stop what runs. A result that is ready is still offered until it is refused."""
+        if self.has(job) and self.world.clock.time >= job.deadline and not job.reporting:
             self.drop(job)
 
     def beat(self, job: Job) -> None:
@@ -282,7 +295,7 @@ class Runner:
             if answer.cancel_requested:
                 self.stop_cancelled(job)
 
-        self.world.call(
+        self.call(
             lambda router: router.renew(grant.build_id, grant.fence, grant.token),
             self.alive_reply(answered),
         )
@@ -295,14 +308,16 @@ class Runner:
         run, grant = job.execution, job.grant
         if job.result is None:
             run.log += f"{run.image_digest[7:15]} {len(run.log)}\n".encode()
-        offset = job.acknowledged
+        # Sometimes ahead of what was acknowledged: then a lost part leaves a gap behind it.
+        offset = self.world.chance.choice([job.acknowledged, job.sent])
         part = run.log[offset : offset + 64]
+        job.sent = offset + len(part)
 
         def answered(answer: LogAccepted | Refused) -> None:
             if isinstance(answer, LogAccepted):
                 job.acknowledged = max(job.acknowledged, answer.next_offset)
 
-        self.world.call(
+        self.call(
             lambda router: router.append_log(
                 grant.build_id, grant.fence, grant.token, offset, part
             ),
@@ -336,7 +351,7 @@ class Runner:
                 pushed = True
                 self.report(job)
 
-        self.world.call(
+        self.call(
             lambda router: router.push(grant.build_id, grant.fence, grant.token, job.image),
             self.alive_reply(answered),
         )
@@ -354,23 +369,30 @@ class Runner:
             return
         grant, envelope = job.grant, job.result
         assert envelope is not None
+        job.reporting, job.execution.running = True, False
 
-        def answered(answer: Receipt | Refused) -> None:
-            if isinstance(answer, Receipt):
-                self.world.truth.ran_out(job.execution, answer)
-            self.drop(job)
+        def ask(router: Router) -> Receipt:
+            receipt = router.report(grant.build_id, grant.fence, grant.token, envelope)
+            self.world.truth.receipt_given(job.execution, receipt)
+            return receipt
 
-        self.world.call(
-            lambda router: router.report(grant.build_id, grant.fence, grant.token, envelope),
-            self.alive_reply(answered),
-        )
+        self.call(ask, self.alive_reply(lambda _answer: self.drop(job)))
         self.later(AGAIN_SECONDS, lambda: self.report(job) if job.result is envelope else None)
 
     def give_back(self, job: Job) -> None:
         """Stop the build and say so, once: if that is lost, the next request says it, too."""
         grant = job.grant
         self.drop(job)
-        self.world.release(grant.build_id, grant.fence, grant.token)
+        self.call(
+            lambda router: self.world.release(router, grant.build_id, grant.fence, grant.token),
+            lambda _answer: None,
+        )
+
+    def call(self, ask: Callable[[Router], T], answered: Callable[[T | Refused], None]) -> None:
+        self.world.call(ask, answered, self.is_cut_off)
+
+    def is_cut_off(self) -> bool:
+        return self.world.clock.time < self.cut_off_until
 
     def alive_reply(self, action: Callable[[T], None]) -> Callable[[T], None]:
         """Hear an answer only in the life that asked."""

@@ -156,11 +156,16 @@ class World:
         for _ in range(copies):
             self.clock.after(self._delay(), action)
 
-    def call(self, ask: Callable[[Router], T], answered: Callable[[T | Refused], None]) -> None:
-        """Send a request; the answer comes back once, late, or never."""
+    def call(
+        self,
+        ask: Callable[[Router], T],
+        answered: Callable[[T | Refused], None],
+        is_cut_off: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Send a request; the answer comes back late, twice, or never."""
 
         def arrive() -> None:
-            if self.router is None:
+            if self.router is None or is_cut_off():
                 return
             answer: T | Refused
             try:
@@ -171,37 +176,29 @@ class World:
                 self._bury()
                 return
             self._note(answer)
-            self._carry(lambda: answered(answer))
+            self._carry(lambda: None if is_cut_off() else answered(answer))
 
         self._carry(arrive)
 
-    def acquire(
-        self, name: str, request: Acquire, answered: Callable[[Acquired | Refused], None]
-    ) -> None:
-        def ask(router: Router) -> Acquired:
-            let_in = True
-            try:
-                return router.acquire(name, request)
-            except Refused:
-                let_in = False
-                raise
-            finally:
-                if let_in:
-                    self.truth.asked(name, request.session_id, request.turn)
+    def acquire(self, router: Router, name: str, request: Acquire) -> Acquired:
+        let_in = True
+        try:
+            return router.acquire(name, request)
+        except Refused:
+            let_in = False
+            raise
+        finally:
+            if let_in:
+                self.truth.asked(name, request.session_id, request.turn)
 
-        self.call(ask, answered)
-
-    def release(self, build_id: str, fence: int, token: str) -> None:
-        def ask(router: Router) -> None:
-            before = self.store.ledger.builds_[build_id].build.lease
-            try:
-                router.release(build_id, fence, token)
-            finally:
-                after = self.store.ledger.builds_[build_id].build.lease
-                if before is not None and before.fence == fence and after is None:
-                    self.truth.released[build_id] += 1
-
-        self.call(ask, lambda _answer: None)
+    def release(self, router: Router, build_id: str, fence: int, token: str) -> None:
+        before = self.store.ledger.builds_[build_id].build.lease
+        try:
+            router.release(build_id, fence, token)
+        finally:
+            after = self.store.ledger.builds_[build_id].build.lease
+            if before is not None and before.fence == fence and after is None:
+                self.truth.released[build_id] += 1
 
     def _note(self, answer: object) -> None:
         self.trace.update(f"{self.clock.time} {answer!r}\n".encode())
