@@ -1,0 +1,115 @@
+"""A blob of 350 MB into the router's registry and out again, against docker-registry.
+
+Both run here, side by side in time, on the same disk; each takes the same requests: one upload by
+parts of 8 MiB, then one download. Rounds alternate, and the best of each counts.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import http.client
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import httpx
+
+from benchmarks.figure import Figure
+from benchmarks.idle_memory import resident_mb
+from tests.acceptance.stage import eventually, free_port, stage
+
+SIZE_BYTES = 350_000_000
+PART_BYTES = 8 * 1024 * 1024
+ROUNDS = 3
+CONFIG = """\
+version: 0.1
+log: {level: error, accesslog: {disabled: true}}
+storage: {filesystem: {rootdirectory: ROOT}}
+http: {addr: "127.0.0.1:PORT"}
+"""
+
+
+async def measure(folder: Path, say: Callable[[str], None]) -> list[Figure]:
+    async with stage(folder) as opened, reference(folder) as other:
+        headers = {"Authorization": f"Bearer {opened.token}"}
+        async with httpx.AsyncClient(base_url=opened.url, headers=headers, timeout=60) as ours:
+            best = {"push": [float("inf")] * 2, "pull": [float("inf")] * 2}
+            before = resident_mb(opened.plane.pid)
+            for number in range(ROUNDS):
+                for which, client in enumerate((ours, other)):
+                    push, pull = await one_round(client, number)
+                    say(f"{('pierhead', 'docker-registry')[which]}: {push:.2f} s, {pull:.2f} s")
+                    best["push"][which] = min(best["push"][which], push)
+                    best["pull"][which] = min(best["pull"][which], pull)
+            grown = resident_mb(opened.plane.pid) - before
+    goals = {"push": 0.9, "pull": 0.7}
+    ratios = [
+        Figure(metric=f"{what}_ratio", value=one / reference, goal=goals[what])
+        for what, (one, reference) in best.items()
+    ]
+    return [*ratios, Figure(metric="memory_grown_mb", value=grown, goal=32)]
+
+
+async def one_round(client: httpx.AsyncClient, number: int) -> tuple[float, float]:
+    """Push and pull one fresh blob; return the seconds that each took."""
+    digest = hashlib.sha256(b"".join(pieces(number))).hexdigest()
+    started = time.perf_counter()
+    location = (await client.post("/v2/bench/blobs/uploads/")).headers["location"]
+    for piece in pieces(number):
+        answer = await client.patch(location, content=piece)
+        assert answer.status_code == 202, answer.text
+        location = answer.headers["location"]
+    # Merged: the reference keeps the state of an upload in the query of its address.
+    last = httpx.URL(location).copy_merge_params({"digest": f"sha256:{digest}"})
+    done = await client.put(last)
+    assert done.status_code == 201, done.text
+    pushed = time.perf_counter()
+    path = f"/v2/bench/blobs/sha256:{digest}"
+    assert await asyncio.to_thread(download, client, path) == SIZE_BYTES
+    return pushed - started, time.perf_counter() - pushed
+
+
+def download(client: httpx.AsyncClient, path: str) -> int:
+    """Pull into one buffer, so that the client costs as little as can be; return the size."""
+    connection = http.client.HTTPConnection(client.base_url.netloc.decode())
+    with contextlib.closing(connection):
+        headers = {"Authorization": client.headers.get("authorization", "")}
+        connection.request("GET", path, headers=headers)
+        answer, buffer, size = connection.getresponse(), bytearray(1024 * 1024), 0
+        assert answer.status == 200, answer.status
+        while read := answer.readinto(buffer):
+            size += read
+        return size
+
+
+def pieces(number: int) -> Iterator[bytes]:
+    """Yield the blob of a round by parts, cheap to make and of no round but this."""
+    piece = hashlib.shake_128(str(number).encode()).digest(PART_BYTES)
+    for offset in range(0, SIZE_BYTES, PART_BYTES):
+        yield piece[: SIZE_BYTES - offset]
+
+
+@contextlib.asynccontextmanager
+async def reference(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """Run a docker-registry of our own."""
+    port, config = free_port(), folder / "registry.yml"
+    config.write_text(CONFIG.replace("ROOT", str(folder / "reference")).replace("PORT", str(port)))
+    environment = {**os.environ, "OTEL_TRACES_EXPORTER": "none"}
+    with (folder / "reference.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            "docker-registry", "serve", config, env=environment, stdout=log, stderr=log
+        )
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+
+            async def answers() -> bool:
+                with contextlib.suppress(httpx.HTTPError):
+                    return (await client.get("/v2/")).is_success
+                return False
+
+            await eventually(answers, within=20, what="docker-registry answers")
+            yield client
+    finally:
+        process.terminate()
+        await process.wait()
