@@ -49,6 +49,7 @@ class BuildahBackend:
         self._slots = slots
         self._memory_bytes = memory_bytes
         self._opening = asyncio.Lock()
+        self._probing = asyncio.Lock()
         self._lacking: list[str] | None = None
 
     async def probe(self) -> Capabilities:
@@ -139,10 +140,11 @@ class BuildahBackend:
 
     async def _lacks(self) -> list[str]:
         """Return what keeps builds from being isolated; tried once."""
-        if self._lacking is None:
-            lacking = isolation.missing_programs()
-            self._lacking = lacking or await self._try_isolation()
-        return self._lacking
+        async with self._probing:
+            if self._lacking is None:
+                lacking = isolation.missing_programs()
+                self._lacking = lacking or await self._try_isolation()
+            return self._lacking
 
     async def _try_isolation(self) -> list[str]:
         """Enter an empty build's surroundings; a container's root, say, often may not."""

@@ -103,7 +103,7 @@ def choose_subnet(name: str, taken: Sequence[ipaddress.IPv4Network]) -> ipaddres
         inside = [network for network in taken if network.overlaps(pool)]
         places = pool.num_addresses // 4
         first = zlib.crc32(name.encode()) % places
-        for step in range(min(places, len(inside) * 4 + 1)):
+        for step in range(places):
             start = int(pool.network_address) + (first + step) % places * 4
             subnet = ipaddress.IPv4Network((start, 30))
             if not any(subnet.overlaps(network) for network in inside):

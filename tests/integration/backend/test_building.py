@@ -1,0 +1,226 @@
+"""Images from a real buildah: what comes out, what is kept, what failures are called."""
+
+import asyncio
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from pierhead.protocol.digest import digest_of
+from pierhead.protocol.plan import Plan
+from pierhead.runner.ports import Broken, Built
+from tests.integration.backend.conftest import BASE, Bench, call, write_context
+
+
+async def test_an_image_comes_with_its_own_configuration_and_digest(bench: Bench) -> None:
+    steps = 'ARG V\nRUN echo $V > /v\nLABEL a=b\nENV K=v\nEXPOSE 80\nCMD ["/bin/sh"]\n'
+    attempt = bench.attempt(steps, plan=Plan(build_args={"V": "7"}, labels={"c": "d"}))
+
+    built = await attempt.run()
+
+    assert isinstance(built, Built)
+    assert built.image.platform.manifest_digest == digest_of(built.image.manifest)
+    assert built.image.config.cmd == ("/bin/sh",)
+    assert "K=v" in built.image.config.env
+    assert built.image.config.exposed_ports == ("80/tcp",)
+    assert {"a": "b", "c": "d"}.items() <= built.image.config.labels.items()
+    blobs = {path.name for path in (built.layout / "blobs/sha256").iterdir()}
+    assert {layer.removeprefix("sha256:") for layer in built.image.platform.layers} <= blobs
+    assert built.peak_memory_bytes
+
+
+async def test_two_contexts_unpacked_apart_give_one_digest(bench: Bench) -> None:
+    steps = "RUN mkdir /d; touch /d/x; ln -s x /d/y\nCOPY busybox /d/z\nRUN rm /d/x\n"
+    first, second = bench.attempt(steps), bench.attempt(steps, slot=1)
+    os.utime(second.order.context / "busybox", (1, 1))
+
+    one, other = await first.run(), await second.run()
+
+    assert isinstance(one, Built)
+    assert isinstance(other, Built)
+    assert one.image.platform == other.image.platform
+
+
+async def test_the_second_build_takes_its_steps_from_the_cache(bench: Bench) -> None:
+    first, second = bench.attempt("RUN touch /x\n"), bench.attempt("RUN touch /x\n")
+
+    one = await first.run()
+    assert (await first.stop()).clean
+    other = await second.run()
+
+    assert isinstance(one, Built)
+    assert isinstance(other, Built)
+    assert (one.cache.steps, one.cache.cached) == (4, 0)
+    assert (other.cache.steps, other.cache.cached) == (4, 3)
+    assert one.image.platform == other.image.platform
+
+
+async def test_only_the_wanted_stage_is_the_image(bench: Bench) -> None:
+    steps = "FROM base AS tools\nENV WHO=tools\nFROM base\nENV WHO=last\n"
+
+    built = await bench.attempt(steps, plan=Plan(target="tools")).run()
+
+    assert isinstance(built, Built)
+    assert "WHO=tools" in built.image.config.env
+
+
+async def test_the_log_arrives_while_the_build_runs(bench: Bench) -> None:
+    attempt = bench.attempt("RUN echo before; while ! test -e /bin/never; do sleep 1; done\n")
+    building = asyncio.create_task(attempt.run())
+
+    await attempt.until(b"\nbefore\n")
+
+    assert not building.done()
+    building.cancel()
+    await asyncio.wait({building})
+    assert (await attempt.stop()).clean
+
+
+async def test_a_failing_command_says_its_step_its_code_and_its_last_words(bench: Bench) -> None:
+    broken = await bench.attempt("RUN echo oh dear >&2; exit 7\n").run()
+
+    assert isinstance(broken, Broken)
+    assert (broken.failure.cause, broken.failure.exit_code) == ("command", 7)
+    assert broken.failure.step is not None
+    assert broken.failure.step.startswith("4/4 RUN echo")
+    assert "oh dear" in broken.failure.extract
+
+
+async def test_a_step_that_eats_all_memory_is_out_of_memory(bench: Bench) -> None:
+    steps = "RUN tail -c 400000000 /dev/zero > /dev/null\n"
+
+    broken = await bench.attempt(steps, memory_bytes=64 * 2**20).run()
+
+    assert isinstance(broken, Broken)
+    assert broken.failure.cause == "out-of-memory"
+    assert "64 MiB" in broken.failure.message
+
+
+async def test_a_step_that_goes_on_after_the_limit_gives_an_image_with_a_warning(
+    bench: Bench,
+) -> None:
+    steps = "RUN tail -c 400000000 /dev/zero > /dev/null || true\n"
+
+    built = await bench.attempt(steps, memory_bytes=64 * 2**20).run()
+
+    assert isinstance(built, Built)
+    assert "memory limit" in built.warnings[0]
+
+
+async def test_a_step_that_fails_beside_a_full_page_cache_is_not_out_of_memory(
+    bench: Bench,
+) -> None:
+    steps = "RUN dd if=/dev/zero of=/big bs=1M count=150 2>/dev/null; exit 3\n"
+
+    broken = await bench.attempt(steps, memory_bytes=64 * 2**20).run()
+
+    assert isinstance(broken, Broken)
+    assert (broken.failure.cause, broken.failure.exit_code) == ("command", 3)
+
+
+async def test_a_fork_bomb_is_bounded_and_ended(bench: Bench) -> None:
+    attempt = bench.attempt("RUN echo go; b() { b | b & }; b; sleep 600\n")
+    building = asyncio.create_task(attempt.run())
+    await attempt.until(b"\ngo\n")
+
+    building.cancel()
+    await asyncio.wait({building})
+
+    assert (await attempt.stop()).clean
+
+
+async def test_a_build_ends_with_its_time(bench: Bench) -> None:
+    attempt = bench.attempt("RUN trap '' TERM; sleep 600\n", plan=Plan(timeout_seconds=3))
+
+    broken = await attempt.run()
+
+    assert isinstance(broken, Broken)
+    assert broken.failure.cause == "time"
+    assert (await attempt.stop()).clean
+
+
+async def test_a_full_disk_is_called_so(tmp_path: Path) -> None:
+    state = tmp_path / "small"
+    state.mkdir()
+    await call("mount", "-t", "tmpfs", "-o", "size=24m", "none", state)
+    try:
+        bench = Bench(state)
+        attempt = bench.attempt("RUN dd if=/dev/zero of=/big bs=1M count=60\n")
+        broken = await attempt.run()
+        proof = await attempt.stop()
+    finally:
+        await call("umount", "-l", state)
+
+    assert isinstance(broken, Broken)
+    assert broken.failure.cause == "disk-full"
+    assert not [mount for mount in proof.mounts if mount != str(state)]
+
+
+async def test_a_base_image_that_cannot_be_had_is_called_so(bench: Bench) -> None:
+    attempt = bench.attempt("FROM 127.0.0.1:1/nobody/nothing:1\nRUN true\n")
+
+    broken = await attempt.run()
+
+    assert isinstance(broken, Broken)
+    assert broken.failure.cause == "base-image"
+
+
+@pytest.mark.parametrize("text", ["FROM base\nNONSENSE x\n", "FROM\n", "COPY nowhere /x\n"])
+async def test_a_wrong_dockerfile_is_called_so(bench: Bench, text: str) -> None:
+    broken = await bench.attempt(text).run()
+
+    assert isinstance(broken, Broken)
+    assert broken.failure.cause == "dockerfile"
+
+
+@pytest.mark.parametrize("name", ["missing", "../Dockerfile", "/etc/passwd", "link", "."])
+async def test_a_dockerfile_outside_the_context_is_not_read(bench: Bench, name: str) -> None:
+    attempt = bench.attempt("", plan=Plan(dockerfile=name))
+    (attempt.order.context / "link").symlink_to("/etc/passwd")
+
+    broken = await attempt.run()
+
+    assert isinstance(broken, Broken)
+    assert broken.failure.cause == "dockerfile"
+    assert attempt.groups == []
+
+
+async def test_a_base_for_another_machine_is_refused(bench: Bench) -> None:
+    attempt = bench.attempt("", plan=Plan(platform="linux/s390x"))
+
+    broken = await attempt.run()
+
+    assert isinstance(broken, Broken)
+    assert broken.failure.cause == "platform"
+
+
+async def test_a_base_that_lies_about_its_machine_is_refused(bench: Bench) -> None:
+    attempt = bench.attempt("FROM oci:foreign\nENV A=b\n")
+    made = write_context(bench.folder / "foreign", BASE)
+    own = Path(bench.folder / "own")
+    command = ["buildah", "--root", str(own / "r"), "--runroot", str(own / "rr")]
+    layout = attempt.order.context / "foreign"
+    build = ["bud", "-q", "--arch", "s390x", "--isolation", "chroot", "--network", "host"]
+    await call(*command, *build, "-t", "x", made)
+    await call(*command, "push", "-q", "x", f"oci:{layout}")
+
+    broken = await attempt.run()
+
+    assert isinstance(broken, Broken)
+    assert broken.failure.cause in {"platform", "base-image"}
+    shutil.rmtree(own, ignore_errors=True)
+
+
+async def test_a_killed_buildah_leaves_a_failure_and_nothing_else(bench: Bench) -> None:
+    attempt = bench.attempt("RUN echo here; sleep 600\n")
+    building = asyncio.create_task(attempt.run())
+    await attempt.until(b"\nhere\n")
+
+    os.killpg(attempt.groups[0].pid, signal.SIGKILL)
+    broken = await building
+
+    assert isinstance(broken, Broken)
+    assert broken.failure.cause == "runner"
+    assert (await attempt.stop()).clean
