@@ -28,6 +28,7 @@ _DOCKERFILE: Final = (
     "build arg",
     "build-arg",
     "COPY requires",
+    "FROM requires",
     "no such file or directory",
     "file not found",
 )
