@@ -19,7 +19,7 @@ from pierhead.runner.adapters.cgroup import Cgroup
 
 _ROOM: Final = Path(__file__).with_name("room.py")
 _CGROUPS: Final = "/sys/fs/cgroup"
-_PROGRAMS: Final = ("runc", "ip", "iptables", "nsenter", "unshare", "mount")
+_PROGRAMS: Final = ("runc", "ip", "iptables", "nsenter", "unshare")
 _OWN: Final = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SETTINGS: Final = (
