@@ -320,6 +320,7 @@ async def test_an_abort_does_not_wait_for_what_the_router_asked_to_wait(
 
     async with asyncio.timeout(20):
         await stage.running
+    assert stage.running.done()
 
 
 @pytest.mark.parametrize("error", [OSError("disk"), RuntimeError("x"), KeyError("y"), away()])
