@@ -45,7 +45,8 @@ def types(session: nox.Session) -> None:
 @nox.session
 def unit(session: nox.Session) -> None:
     """Pure logic: no network, no engine, no waiting."""
-    run(session, "pytest", "-q", "tests/unit", "--ignore=tests/unit/house", *session.posargs)
+    quick = ["--ignore=tests/unit/house", "--timeout=30"]  # a pure test that takes longer hangs
+    run(session, "pytest", "-q", "tests/unit", *quick, *session.posargs)
 
 
 @nox.session
