@@ -12,7 +12,7 @@ from typing import TypeVar
 from pierhead.protocol.digest import digest_of
 from pierhead.router.domain.build import State
 from pierhead.router.domain.enrollment import Code
-from pierhead.router.domain.token import Principal
+from pierhead.router.domain.token import Principal, Runner
 from pierhead.router.ports import (
     Ledger,
     Manifest,
@@ -108,6 +108,10 @@ class MemoryLedger:
         self.codes_[secret_hash] = code
 
     def principal(self, token_hash: str) -> Principal | None:
+        holders = (one for one in self.runners_.values() if one.credential_hash == token_hash)
+        runner = next(holders, None)
+        if runner is not None:
+            return Runner(runner.name, here=runner.here)
         return self.principals_.get(token_hash)
 
     def add_token(self, token_hash: str, principal: Principal, now: datetime) -> None:

@@ -101,6 +101,9 @@ def _commit_group(
     connection: sa.Connection, group: "list[tuple[Operation[Any], Future[Any]]]"
 ) -> None:
     """Run all operations in one transaction; tell their callers only once it is committed."""
+    # From here on no caller can cancel: setting a cancelled future would end this thread, and with
+    # it all later writes.
+    group = [pair for pair in group if pair[1].set_running_or_notify_cancel()]
     outcomes: list[tuple[Future[Any], Any, BaseException | None]] = []
     try:
         with connection.begin():
@@ -110,8 +113,6 @@ def _commit_group(
         failure = _unavailable(error)
         outcomes = [(done, None, failure) for _, done in group]
     for done, value, failed in outcomes:
-        if done.cancelled():
-            continue
         if failed is None:
             done.set_result(value)
         else:

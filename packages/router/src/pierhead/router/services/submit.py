@@ -1,7 +1,9 @@
 """Submitting, cancelling and finding builds."""
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from pierhead.protocol.build import BuildPage, BuildView, CancelRequest, Queued, Why
 from pierhead.protocol.plan import Submit
@@ -18,6 +20,7 @@ from pierhead.router.services.sweep import consider_here
 from pierhead.router.services.views import view_of
 
 PAGE_MAX = 200
+_AFTER: Final = re.compile(r"[0-9]{1,15}\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +119,7 @@ class Submissions:
             project = project or principal.project
         if project is not None or not isinstance(principal, Owner):
             require_project(principal, project or "")
-        if not 1 <= limit <= PAGE_MAX or (after is not None and not after.isdigit()):
+        if not 1 <= limit <= PAGE_MAX or (after is not None and not _AFTER.match(after)):
             raise InvalidRequest(f"limit is from 1 to {PAGE_MAX}, after is what `next` said")
         before = int(after) if after else None
         found = await self.store.read(lambda ledger: ledger.builds_page(project, limit, before))

@@ -1,0 +1,207 @@
+"""What every store keeps, asked of the one on SQLite and of the one that the simulator runs on."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pierhead.protocol.plan import ContextRef, Plan, Submit
+from pierhead.router.adapters.sql.ledger import SqlStore
+from pierhead.router.domain.build import Build, LeasePolicy, Report, State, decide
+from pierhead.router.domain.build import Grant as GrantCommand
+from pierhead.router.domain.enrollment import Code
+from pierhead.router.domain.token import Owner, ProjectHolder, Runner
+from pierhead.router.ports import (
+    Ledger,
+    Manifest,
+    Store,
+    StoredBuild,
+    StoredProject,
+    StoredRunner,
+    StoredUpload,
+)
+from tests.simulation.store import MemoryStore
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DIGEST = "sha256:" + "a" * 64
+CONTEXT = ContextRef(digest=DIGEST, size_bytes=1, unpacked_bytes=1, files=1)
+
+
+@asynccontextmanager
+async def open_store(kind: str, folder: Path) -> AsyncIterator[Store]:
+    if kind == "memory":
+        yield MemoryStore(lambda *_: None, lambda: None)
+        return
+    store = await SqlStore.open(folder / "router.db")
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+KINDS = pytest.mark.parametrize("kind", ["memory", "sqlite"])
+
+
+def build(build_id: str, **changes: object) -> StoredBuild:
+    values = {
+        "build": Build(id=build_id),
+        "sequence": 0,
+        "submit": Submit(project="web", plan=Plan(), context=CONTEXT, key=f"key-{build_id}"),
+        "trusted": True,
+        "created_at": NOW,
+        "queued_since": NOW,
+        **changes,
+    }
+    return StoredBuild(**values)  # type: ignore[arg-type]
+
+
+@KINDS
+async def test_a_build_comes_back_as_it_was_stored_in_every_state(
+    kind: str, tmp_path: Path
+) -> None:
+    policy = LeasePolicy()
+    async with open_store(kind, tmp_path) as store:
+        queued = await store.write(lambda ledger: ledger.add_build(build("b_1")))
+        machine, _ = decide(queued.build, GrantCommand("one", "s_1", "r1"), now=NOW, policy=policy)
+        leased = replace(queued, build=machine, last_runner="one", last_request="r1")
+        await store.write(lambda ledger: ledger.save_build(leased))
+        assert await store.read(lambda ledger: ledger.build("b_1")) == leased
+        assert await store.read(lambda ledger: list(ledger.leased())) == [leased]
+        assert await store.read(lambda ledger: list(ledger.queued())) == []
+
+        report = Report(1, "failed", DIGEST)
+        machine, _ = decide(machine, report, now=NOW + timedelta(seconds=1), policy=policy)
+        final = replace(leased, build=machine)
+        await store.write(lambda ledger: ledger.save_build(final))
+        found = await store.read(lambda ledger: ledger.build("b_1"))
+    assert found == final
+    assert found is not None
+    assert found.build.state is State.FAILED
+
+
+@KINDS
+async def test_builds_are_found_by_key_prefix_and_page(kind: str, tmp_path: Path) -> None:
+    def fill(ledger: Ledger) -> None:
+        for name in ("b_aa", "b_ab", "b_b"):
+            ledger.add_build(build(name))
+
+    async with open_store(kind, tmp_path) as store:
+        await store.write(fill)
+        by_key = await store.read(lambda ledger: ledger.build_by_key("web", "key-b_ab"))
+        other = await store.read(lambda ledger: ledger.build_by_key("api", "key-b_ab"))
+        both = await store.read(lambda ledger: ledger.builds_with_prefix("b_a", None))
+        latest = await store.read(lambda ledger: ledger.builds_with_prefix("@", "web"))
+        foreign = await store.read(lambda ledger: ledger.builds_with_prefix("b_a", "api"))
+        first = await store.read(lambda ledger: ledger.builds_page("web", 2, None))
+        rest = await store.read(lambda ledger: ledger.builds_page("web", 2, first[-1].sequence))
+    assert by_key is not None
+    assert (by_key.id, other) == ("b_ab", None)
+    assert {stored.id for stored in both} == {"b_aa", "b_ab"}
+    assert [stored.id for stored in latest] == ["b_b"]
+    assert list(foreign) == []
+    assert [stored.id for stored in [*first, *rest]] == ["b_b", "b_ab", "b_aa"]
+
+
+@KINDS
+async def test_an_operation_that_raises_changes_nothing(kind: str, tmp_path: Path) -> None:
+    def half(ledger: Ledger) -> None:
+        ledger.add_build(build("b_1"))
+        raise LookupError
+
+    async with open_store(kind, tmp_path) as store:
+        with pytest.raises(LookupError):
+            await store.write(half)
+        assert await store.read(lambda ledger: ledger.build("b_1")) is None
+
+
+@KINDS
+async def test_events_are_numbered_for_each_build(kind: str, tmp_path: Path) -> None:
+    def fill(ledger: Ledger) -> None:
+        for build_id, kind_of in (("b_1", "queued"), ("b_2", "queued"), ("b_1", "started")):
+            ledger.add_event(build_id, fence=0, log_size=0, kind=kind_of, payload=b"{}")
+
+    async with open_store(kind, tmp_path) as store:
+        await store.write(fill)
+        events = await store.read(lambda ledger: ledger.events("b_1", 0))
+        later = await store.read(lambda ledger: ledger.events("b_1", 1))
+    assert [(event.sequence, event.kind) for event in events] == [(1, "queued"), (2, "started")]
+    assert [event.kind for event in later] == ["started"]
+
+
+@KINDS
+async def test_tokens_and_credentials_say_who_holds_them(kind: str, tmp_path: Path) -> None:
+    def fill(ledger: Ledger) -> None:
+        ledger.add_token("h1", Owner(), NOW)
+        ledger.add_token("h2", ProjectHolder("web"), NOW)
+        ledger.save_runner(StoredRunner(name="one", credential_hash="h3", created_at=NOW))
+        ledger.save_project(StoredProject(name="web", trusted=False, created_at=NOW))
+        ledger.save_code("h4", Code(runner="two", expires_at=NOW))
+
+    async with open_store(kind, tmp_path) as store:
+        await store.write(fill)
+        hashes = ("h1", "h2", "h3", "h5")
+        holders = await store.read(lambda ledger: [ledger.principal(one) for one in hashes])
+        project = await store.read(lambda ledger: ledger.project("web"))
+        code = await store.read(lambda ledger: ledger.code("h4"))
+    assert holders == [Owner(), ProjectHolder("web"), Runner("one"), None]
+    assert project is not None
+    assert not project.trusted
+    assert code == Code(runner="two", expires_at=NOW)
+
+
+@KINDS
+async def test_a_context_is_the_projects_only_when_its_upload_was_complete(
+    kind: str, tmp_path: Path
+) -> None:
+    upload = StoredUpload(id="u_1", project="web", digest=DIGEST, size_bytes=7)
+    async with open_store(kind, tmp_path) as store:
+        await store.write(lambda ledger: ledger.save_upload(upload))
+        assert await store.read(lambda ledger: ledger.upload("u_1")) == upload
+        assert await store.read(lambda ledger: ledger.context_size("web", DIGEST)) is None
+
+        await store.write(lambda ledger: ledger.end_upload(upload, complete=True))
+
+        assert await store.read(lambda ledger: ledger.upload("u_1")) is None
+        assert await store.read(lambda ledger: ledger.context_size("web", DIGEST)) == 7
+        assert await store.read(lambda ledger: ledger.context_size("api", DIGEST)) is None
+
+
+@KINDS
+async def test_what_an_attempt_pushed_is_its_own_until_it_is_published(
+    kind: str, tmp_path: Path
+) -> None:
+    manifest = Manifest(repository="web", digest=DIGEST, media_type="x/y", body=b"{}")
+
+    def push(ledger: Ledger) -> None:
+        ledger.link_blob("web", DIGEST, "b_1.1")
+        ledger.add_manifest(manifest, "b_1.1")
+
+    def seen(ledger: Ledger, attempt: str) -> tuple[bool, bool]:
+        found = ledger.manifest("web", DIGEST, attempt)
+        return ledger.has_blob("web", DIGEST, attempt), found == manifest
+
+    async with open_store(kind, tmp_path) as store:
+        await store.write(push)
+        assert await store.read(lambda ledger: seen(ledger, "b_1.1")) == (True, True)
+        assert await store.read(lambda ledger: seen(ledger, "b_1.2")) == (False, False)
+        assert await store.read(lambda ledger: seen(ledger, "")) == (False, False)
+
+        await store.write(lambda ledger: ledger.publish("web", "b_1.1"))
+        await store.write(lambda ledger: ledger.set_tag("web", "latest", DIGEST))
+
+        assert await store.read(lambda ledger: seen(ledger, "")) == (True, True)
+        assert await store.read(lambda ledger: ledger.manifest("web", "latest", "")) == manifest
+        assert await store.read(lambda ledger: list(ledger.tags("web"))) == ["latest"]
+
+
+@KINDS
+async def test_what_an_attempt_pushed_and_nobody_accepted_is_forgotten(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_store(kind, tmp_path) as store:
+        await store.write(lambda ledger: ledger.link_blob("web", DIGEST, "b_1.1"))
+        await store.write(lambda ledger: ledger.forget("web", "b_1.1"))
+        assert not await store.read(lambda ledger: ledger.has_blob("web", DIGEST, "b_1.1"))
