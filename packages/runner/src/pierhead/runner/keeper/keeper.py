@@ -86,41 +86,55 @@ class Hold(threading.Thread):
         self.keeper = keeper
         self.groups: list[Group] = []
         self.ended = threading.Event()
-        self.sent = now()
+        # Of a lease that is taken over it is only known that it was renewed not long ago.
+        self.sent = now() - self.renew
         self.connection: http.client.HTTPConnection | None = None
         self.cancelled = False
 
     def run(self) -> None:
         """Renew until dropped or lost."""
-        margin = min(MARGIN_SECONDS, self.ttl / 4)
-        wait = self.renew
-        while not self.ended.wait(wait):
+        # The first beat comes at once: a keeper that was started anew does not know how old the
+        # lease is that it takes over.
+        wait = 0.0
+        while not self.ended.wait(max(0.0, min(wait, self.left()))):
             if self.keeper.runner_is_silent():
                 return self.lose("the runner does not answer its own helper")
+            if self.left() <= 0:
+                return self.lose("no heartbeat got through in time")
             began_call = now()
             try:
                 status, body = self.beat()
             except (OSError, http.client.HTTPException, ValueError):
                 self.close()
                 status, body = 0, {}
-            if status == 200:
-                self.sent = began_call
-                wait = self.renew
-                if body.get("cancel_requested") and not self.cancelled:
-                    self.cancelled = True
-                    self.keeper.say(self.build, "cancel", "")
-                continue
             if status in (401, 403, 404, 409):
                 return self.lose(f"the router says {status}")
-            if now() - self.sent > self.ttl - margin:
-                return self.lose("no heartbeat got through in time")
-            wait = min(1.0, self.renew)
+            wait = self.renew if status == 200 else min(1.0, self.renew)
+            if status == 200:
+                self.sent = began_call
+                self.hear(body)
         return self.close()
+
+    def left(self) -> float:
+        """Return how many seconds there are until the build has to be ended."""
+        margin = min(MARGIN_SECONDS, self.ttl / 4)
+        seconds: float = self.sent + self.ttl - margin - now()
+        return seconds
+
+    def hear(self, body: dict[str, Any]) -> None:
+        """Take what the answer says besides yes."""
+        if body.get("cancel_requested") and not self.cancelled:
+            self.cancelled = True
+            self.keeper.say(self.build, "cancel", "")
 
     def beat(self) -> tuple[int, dict[str, Any]]:
         """Send one heartbeat; return the status and the document of the answer."""
+        # No wait may go beyond the moment at which the build has to be ended.
+        seconds = max(0.1, min(CALL_SECONDS, self.left() / 2))
         if self.connection is None:
-            self.connection = self.connect()
+            self.connection = self.connect(seconds)
+        elif self.connection.sock is not None:
+            self.connection.sock.settimeout(seconds)
         path = f"{self.url.path}/api/builds/{self.build}/heartbeat"
         headers = {
             "Authorization": f"Bearer {self.token}",
@@ -131,7 +145,12 @@ class Hold(threading.Thread):
         self.connection.request("POST", path, b"{}", headers)
         answer = self.connection.getresponse()
         body = answer.read(65536)
-        return answer.status, json.loads(body) if answer.status == 200 else {}
+        if answer.status != 200:
+            return answer.status, {}
+        document = json.loads(body)
+        if not isinstance(document, dict) or "lease_ttl_ms" not in document:
+            raise ValueError("not the answer of a router")
+        return answer.status, document
 
     def lose(self, reason: str) -> None:
         """End the build: its lease is somebody else's or nobody's."""
@@ -146,13 +165,13 @@ class Hold(threading.Thread):
         for group in self.groups:
             group.kill()
 
-    def connect(self) -> http.client.HTTPConnection:
+    def connect(self, seconds: float) -> http.client.HTTPConnection:
         """Return a connection to the router."""
         host, port = self.url.hostname or "", self.url.port
         if self.url.scheme != "https":
-            return http.client.HTTPConnection(host, port, timeout=CALL_SECONDS)
+            return http.client.HTTPConnection(host, port, timeout=seconds)
         context = ssl.create_default_context()
-        return http.client.HTTPSConnection(host, port, timeout=CALL_SECONDS, context=context)
+        return http.client.HTTPSConnection(host, port, timeout=seconds, context=context)
 
     def close(self) -> None:
         """Close the connection, if there is one."""
