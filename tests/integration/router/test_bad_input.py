@@ -1,0 +1,70 @@
+"""What is malformed, oversized or absurd gets a problem document, never a traceback."""
+
+import pytest
+
+from pierhead.protocol.problem import PROBLEM_MEDIA_TYPE
+from tests.integration.router.stage import House
+
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize("path", ["/api/builds", "/api/uploads", "/api/projects", "/api/runners"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"nonsense",
+        b"[]",
+        b"null",
+        b'{"project":7}',
+        b'{"name":"\\ud800","project":"\\ud800"}',
+        b"\xff\xfe",
+        DEEP,
+        b'{"project":' + DEEP,
+        b'"' + b"x" * (1024 * 1024 + 1) + b'"',
+    ],
+    ids=["empty", "text", "list", "null", "kind", "surrogate", "bytes", "deep", "deeper", "large"],
+)
+async def test_a_document_that_is_none_is_refused(house: House, path: str, body: bytes) -> None:
+    answered = await house.http(house.owner_token).post(path, content=body)
+
+    assert answered.status_code in {400, 413}
+    assert answered.headers["content-type"] == PROBLEM_MEDIA_TYPE
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["limit=0", "limit=-1", "limit=201", "limit=x", "after=x", "after=²", "after=" + "9" * 30],
+)
+async def test_a_page_that_is_none_is_refused(house: House, query: str) -> None:
+    answered = await house.http(house.owner_token).get(f"/api/builds?{query}")
+
+    assert answered.status_code == 400
+    assert answered.headers["content-type"] == PROBLEM_MEDIA_TYPE
+
+
+@pytest.mark.parametrize("cursor", ["x", "1", "1.2.3", "-1.0", "1." + "9" * 40])
+async def test_a_cursor_that_is_none_is_refused(house: House, cursor: str) -> None:
+    build = await house.submit()
+
+    answered = await house.http(house.owner_token).get(
+        f"/api/builds/{build.id}/events", headers={"Last-Event-ID": cursor}
+    )
+
+    assert answered.status_code == 400
+
+
+async def test_another_version_of_the_protocol_is_refused_by_name(house: House) -> None:
+    answered = await house.http(house.owner_token).get(
+        "/api/builds", headers={"Pierhead-Protocol": "99"}
+    )
+
+    assert answered.json()["type"].endswith("version-unsupported")
+
+
+@pytest.mark.parametrize("path", ["/", "/api", "/api/nothing", "/api/builds/b_x%00/logs"])
+async def test_an_unknown_path_is_a_problem_document(house: House, path: str) -> None:
+    answered = await house.http(house.owner_token).get(path)
+
+    assert answered.status_code == 404
+    assert answered.headers["content-type"] == PROBLEM_MEDIA_TYPE
