@@ -54,7 +54,8 @@ async def test_cut_replies_lose_no_build_and_build_none_twice(tmp_path: Path) ->
     assert len(page.builds) == 50
     assert len(proxy.cuts("POST /api/builds")) >= 49
     assert len(proxy.cuts("POST /api/runners/acquire")) >= 49
-    assert all(gap < 1 for gap in _gaps_after_cuts(proxy.replies, "POST /api/runners/acquire"))
+    # By its repeat, and not by the 20 s after which a lease would have run out.
+    assert all(gap < 5 for gap in _gaps_after_cuts(proxy.replies, "POST /api/runners/acquire"))
 
 
 def _gaps_after_cuts(replies: list[Reply], request: str) -> list[float]:
