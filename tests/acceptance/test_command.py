@@ -131,7 +131,7 @@ async def test_a_build_that_falls_back_says_so_in_the_first_line_of_its_log(
                 runners = (await owner.capabilities()).runners
             return any(r.name == "desktop" and not r.online for r in runners)
 
-        await eventually(offline, within=40, what="desktop is seen to be offline")
+        await eventually(offline, within=90, what="desktop is seen to be offline")
         done = on.run("build", str(folder))
         log = on.run("builds", "log", "@")
 
