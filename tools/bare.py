@@ -11,6 +11,7 @@ tell pip and uv where their indexes are. Only what is committed is tried.
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -100,6 +101,8 @@ def main() -> int:
     if os.geteuid() != 0:
         print("error: only root can make a bare machine\n\nhint: sudo make …", file=sys.stderr)
         return 3
+    # An end that can be cleaned up after: what was started is killed, the root is removed.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(143))
     if not CACHE.exists():
         make_cache()
     with tempfile.TemporaryDirectory(prefix="pierhead-bare-") as scratch:
