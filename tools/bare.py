@@ -42,7 +42,6 @@ mount -t proc proc proc
 mount --rbind /sys sys
 mount --rbind /dev dev
 mount -t tmpfs -o mode=0755 tmpfs run
-mount -t tmpfs -o mode=1777 tmpfs tmp
 mkdir -p .old
 pivot_root . .old
 umount --lazy /.old
