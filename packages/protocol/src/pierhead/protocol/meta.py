@@ -39,12 +39,6 @@ class NewProject(Struct, frozen=True, kw_only=True):
     trusted: bool = True  # its builds may run where nothing isolates them
 
 
-class NewToken(Struct, frozen=True, kw_only=True):
-    """Body of `POST /api/projects/{name}/tokens`."""
-
-    note: ShortText = ""
-
-
 class TokenMade(Struct, frozen=True, kw_only=True):
     """A project's token; shown once."""
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from pierhead.protocol.errors import PierheadError, Refused, TokenRefused, Unavailable
+from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.lease import Acquire, Acquired, Grant, Held
 from pierhead.protocol.runner import Capabilities
 from pierhead.runner.job import Job
@@ -247,10 +247,3 @@ class Engine:
             log.info("engine.stopping", builds=len(self._tasks), why=why)
             await asyncio.wait(self._tasks.values())
         self._collect()
-
-
-def is_final(error: PierheadError) -> bool:
-    """Say whether the runner should give up: it is not wanted any more."""
-    return isinstance(error, TokenRefused) or (
-        isinstance(error, Refused) and error.problem.slug == "session-superseded"
-    )

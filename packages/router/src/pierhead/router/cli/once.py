@@ -4,20 +4,19 @@ import asyncio
 import contextlib
 import importlib.util
 import os
-import shutil
 import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
+from pierhead.protocol.cli.builder import require_builder
 from pierhead.protocol.cli.place import Place, config_folder
 from pierhead.protocol.cli.speak import UNAVAILABLE, USAGE, fail, tell
 from pierhead.protocol.errors import PierheadError
 from pierhead.router.config import DEFAULT_PORT, data_folder
 
 START_SECONDS: Final = 30.0
-PACKAGES: Final = "buildah runc iptables iproute2"
 
 
 @contextlib.asynccontextmanager
@@ -42,7 +41,7 @@ async def control_plane(place: Place, *, stays: bool = False) -> AsyncIterator[P
         if not _found(module):
             text = f"no control plane answers at {place.url}, and this machine cannot be one"
             raise fail(text, f"pip install '{package}', or: pierhead login URL", USAGE)
-    _require_builder()
+    require_builder()
     tell("no control plane yet: building once on this machine (pierhead up keeps one)")
     async with _started() as url:
         token = (config_folder() / "token").read_text().strip()
@@ -104,14 +103,6 @@ async def _answers(place: Place) -> bool:
         except PierheadError:
             return False
     return True
-
-
-def _require_builder() -> None:
-    if shutil.which("buildah"):
-        return
-    sudo = "" if os.geteuid() == 0 else "sudo "
-    hint = f"{sudo}apt-get install -y --no-install-recommends {PACKAGES}"
-    raise fail("buildah is not installed on this machine", hint, UNAVAILABLE)
 
 
 def _found(module: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from pierhead.protocol.cli.builder import install_line
 from pierhead.protocol.cli.speak import OK, REFUSED, give, give_json, size
 from pierhead.runner.config import state_folder
 
@@ -48,11 +49,10 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="As JSON")] = F
 
 def _programs() -> list[Finding]:
     search = "/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
-    sudo = "" if os.geteuid() == 0 else "sudo "
     found = []
     for program, package in PROGRAMS.items():
         path = shutil.which(program, path=search)
-        remedy = "" if path else f"{sudo}apt-get install -y --no-install-recommends {package}"
+        remedy = "" if path else install_line(package)
         found.append(Finding(program, path or "is not installed", remedy))
     return found
 

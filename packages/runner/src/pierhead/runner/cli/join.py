@@ -2,12 +2,12 @@
 
 import asyncio
 import os
-import shutil
 from typing import Annotated
 
 import typer
 
-from pierhead.protocol.cli.speak import UNAVAILABLE, USAGE, fail, tell
+from pierhead.protocol.cli.builder import require_builder
+from pierhead.protocol.cli.speak import USAGE, fail, tell
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.http import is_loopback
 from pierhead.protocol.client.retry import retrying
@@ -16,7 +16,6 @@ from pierhead.protocol.runner import Enroll, Enrolled
 from pierhead.runner.config import Joined, save_joined, state_folder
 
 JOIN_SECONDS = 30.0
-PACKAGES = "buildah runc iptables iproute2"
 
 
 def command(
@@ -33,10 +32,7 @@ def command(
     except ValueError as error:
         raise fail(str(error), "pierhead add NAME --builds makes one", USAGE) from error
     _require_safe(address, insecure_http)
-    if not shutil.which("buildah"):
-        sudo = "" if os.geteuid() == 0 else "sudo "
-        line = f"{sudo}apt-get install -y --no-install-recommends {PACKAGES}"
-        raise fail("buildah is not installed on this machine", line, UNAVAILABLE)
+    require_builder()
     url = f"http://{address.address}"
     enrolled = asyncio.run(_enroll(url, address.secret, name, insecure_http))
     state = state_folder()
