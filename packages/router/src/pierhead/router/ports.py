@@ -100,7 +100,47 @@ class Manifest:
     body: bytes
 
 
-class Ledger(Protocol):
+class Images(Protocol):
+    """One transaction over what the registry keeps. `pending`: the attempt that pushed it."""
+
+    def manifest(self, repository: str, wanted: str, attempt: str) -> Manifest | None:
+        """Return a manifest by digest or tag, as the attempt (or, empty, anybody) sees it."""
+        ...
+
+    def add_manifest(self, manifest: Manifest, pending: str) -> None:
+        """Store a manifest; `pending`: only for this attempt."""
+        ...
+
+    def delete_manifest(self, repository: str, wanted: str) -> bool:
+        """Delete a tag, or a manifest with the tags on it; false: there was none."""
+        ...
+
+    def has_blob(self, repository: str, digest: str, attempt: str) -> bool:
+        """Say whether a blob is linked where the attempt (or, empty, anybody) sees it."""
+        ...
+
+    def link_blob(self, repository: str, digest: str, pending: str) -> None:
+        """Make a blob visible; `pending`: only to this attempt."""
+        ...
+
+    def set_tag(self, repository: str, tag: str, digest: str) -> None:
+        """Move a tag."""
+        ...
+
+    def tags(self, repository: str) -> Sequence[str]:
+        """Return all tags of a repository, sorted."""
+        ...
+
+    def publish(self, repository: str, pending: str) -> None:
+        """Make all that an attempt pushed visible to its project."""
+        ...
+
+    def forget(self, repository: str, pending: str) -> None:
+        """Drop what an attempt pushed and nobody accepted."""
+        ...
+
+
+class Ledger(Images, Protocol):
     """One transaction over everything that the router keeps in its database."""
 
     def build(self, build_id: str) -> StoredBuild | None:
@@ -209,42 +249,6 @@ class Ledger(Protocol):
 
     def mark_alive(self, now: datetime) -> None:
         """Say that heartbeats are accepted now."""
-        ...
-
-    def manifest(self, repository: str, wanted: str, attempt: str) -> Manifest | None:
-        """Return a manifest by digest or tag, as the attempt (or, empty, anybody) sees it."""
-        ...
-
-    def add_manifest(self, manifest: Manifest, pending: str) -> None:
-        """Store a manifest; `pending`: only for this attempt."""
-        ...
-
-    def delete_manifest(self, repository: str, wanted: str) -> bool:
-        """Delete a tag, or a manifest with the tags on it; false: there was none."""
-        ...
-
-    def has_blob(self, repository: str, digest: str, attempt: str) -> bool:
-        """Say whether a blob is linked where the attempt (or, empty, anybody) sees it."""
-        ...
-
-    def link_blob(self, repository: str, digest: str, pending: str) -> None:
-        """Make a blob visible; `pending`: only to this attempt."""
-        ...
-
-    def set_tag(self, repository: str, tag: str, digest: str) -> None:
-        """Move a tag."""
-        ...
-
-    def tags(self, repository: str) -> Sequence[str]:
-        """Return all tags of a repository, sorted."""
-        ...
-
-    def publish(self, repository: str, pending: str) -> None:
-        """Make all that an attempt pushed visible to its project."""
-        ...
-
-    def forget(self, repository: str, pending: str) -> None:
-        """Drop what an attempt pushed and nobody accepted."""
         ...
 
 

@@ -1,6 +1,5 @@
 """The ledger in SQL. One method is one or two statements; no rule is decided here."""
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,7 +8,6 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 
 from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.plan import Submit
@@ -17,14 +15,15 @@ from pierhead.protocol.problem import problem
 from pierhead.protocol.result import Envelope
 from pierhead.protocol.runner import Capabilities
 from pierhead.router.adapters.sql import tables as t
+from pierhead.router.adapters.sql.images import SqlImages
 from pierhead.router.adapters.sql.metadata import METADATA
+from pierhead.router.adapters.sql.statements import upsert
 from pierhead.router.domain.build import Build, CancelWish, Lease, State
 from pierhead.router.domain.enrollment import Code
 from pierhead.router.domain.session import Session
 from pierhead.router.domain.token import Owner, Principal, ProjectHolder, Runner
 from pierhead.router.ports import (
     Ledger,
-    Manifest,
     StoredBuild,
     StoredEvent,
     StoredProject,
@@ -100,11 +99,8 @@ def _prepare(connection: sa.Connection) -> None:
     connection.exec_driver_sql(f"PRAGMA user_version={t.SCHEMA_VERSION}")
 
 
-class SqlLedger:
+class SqlLedger(SqlImages):
     """One transaction."""
-
-    def __init__(self, connection: sa.Connection) -> None:
-        self._sql = connection
 
     # Builds.
 
@@ -220,7 +216,7 @@ class SqlLedger:
             "slots": runner.slots,
             "reason": runner.reason,
         }
-        self._upsert(t.runners, row)
+        upsert(self._sql, t.runners, row)
 
     def code(self, secret_hash: str) -> Code | None:
         """Return a join code."""
@@ -239,7 +235,7 @@ class SqlLedger:
             "expires_at": code.expires_at.timestamp(),
             "spent_by": code.spent_by,
         }
-        self._upsert(t.codes, row)
+        upsert(self._sql, t.codes, row)
 
     # Tokens and projects.
 
@@ -259,7 +255,7 @@ class SqlLedger:
         subject = principal.project if isinstance(principal, ProjectHolder) else ""
         kind = "project" if subject else "owner"
         row = {"hash": token_hash, "kind": kind, "subject": subject, "created_at": now.timestamp()}
-        self._upsert(t.tokens, row)
+        upsert(self._sql, t.tokens, row)
 
     def project(self, name: str) -> StoredProject | None:
         """Return one project."""
@@ -285,7 +281,7 @@ class SqlLedger:
         """Add a project, or store one that was changed."""
         created_at = project.created_at.timestamp()
         row = {"name": project.name, "trusted": project.trusted, "created_at": created_at}
-        self._upsert(t.projects, row)
+        upsert(self._sql, t.projects, row)
 
     # Uploads of contexts.
 
@@ -303,14 +299,14 @@ class SqlLedger:
             "digest": upload.digest,
             "size_bytes": upload.size_bytes,
         }
-        self._upsert(t.uploads, row)
+        upsert(self._sql, t.uploads, row)
 
     def end_upload(self, upload: StoredUpload, *, complete: bool) -> None:
         """Forget an upload; when complete, its content is a context of the project."""
         self._sql.execute(sa.delete(t.uploads).where(t.uploads.c.id == upload.id))
         if complete:
             row = {"project": upload.project, "digest": upload.digest}
-            self._upsert(t.contexts, {**row, "size_bytes": upload.size_bytes})
+            upsert(self._sql, t.contexts, {**row, "size_bytes": upload.size_bytes})
 
     def context_size(self, project: str, digest: str) -> int | None:
         """Return the size of a project's context; none: the project has no such context."""
@@ -326,112 +322,7 @@ class SqlLedger:
 
     def mark_alive(self, now: datetime) -> None:
         """Say that heartbeats are accepted now."""
-        self._upsert(t.alive, {"id": 1, "at": now.timestamp()})
-
-    # The registry.
-
-    def manifest(self, repository: str, wanted: str, attempt: str) -> Manifest | None:
-        """Return a manifest by digest or tag, as the attempt (or, empty, anybody) sees it."""
-        digest = wanted
-        if not wanted.startswith("sha256:"):
-            tagged = sa.select(t.tags.c.digest).where(
-                t.tags.c.repository == repository, t.tags.c.tag == wanted
-            )
-            digest = self._sql.execute(tagged).scalar() or ""
-        query = sa.select(t.manifests).where(
-            t.manifests.c.repository == repository,
-            t.manifests.c.digest == digest,
-            t.manifests.c.pending.in_({"", attempt}),
-        )
-        row = self._sql.execute(query).mappings().first()
-        if row is None:
-            return None
-        return Manifest(
-            repository=repository,
-            digest=row["digest"],
-            media_type=row["media_type"],
-            body=row["body"],
-        )
-
-    def add_manifest(self, manifest: Manifest, pending: str) -> None:
-        """Store a manifest; `pending`: only for this attempt."""
-        row = {
-            "repository": manifest.repository,
-            "digest": manifest.digest,
-            "pending": pending,
-            "media_type": manifest.media_type,
-            "body": manifest.body,
-        }
-        self._upsert(t.manifests, row)
-
-    def delete_manifest(self, repository: str, wanted: str) -> bool:
-        """Delete a tag, or a manifest with the tags on it; false: there was none."""
-        column = t.tags.c.digest if wanted.startswith("sha256:") else t.tags.c.tag
-        where = (t.tags.c.repository == repository, column == wanted)
-        gone = self._sql.execute(sa.delete(t.tags).where(*where)).rowcount
-        if wanted.startswith("sha256:"):
-            gone = self._sql.execute(
-                sa.delete(t.manifests).where(
-                    t.manifests.c.repository == repository,
-                    t.manifests.c.digest == wanted,
-                    t.manifests.c.pending == "",
-                )
-            ).rowcount
-        return gone > 0
-
-    def has_blob(self, repository: str, digest: str, attempt: str) -> bool:
-        """Say whether a blob is linked where the attempt (or, empty, anybody) sees it."""
-        query = sa.select(t.blob_links.c.digest).where(
-            t.blob_links.c.repository == repository,
-            t.blob_links.c.digest == digest,
-            t.blob_links.c.pending.in_({"", attempt}),
-        )
-        return self._sql.execute(query).first() is not None
-
-    def link_blob(self, repository: str, digest: str, pending: str) -> None:
-        """Make a blob visible; `pending`: only to this attempt."""
-        row = {"repository": repository, "digest": digest, "pending": pending}
-        self._sql.execute(insert(t.blob_links).values(row).on_conflict_do_nothing())
-
-    def set_tag(self, repository: str, tag: str, digest: str) -> None:
-        """Move a tag."""
-        self._upsert(t.tags, {"repository": repository, "tag": tag, "digest": digest})
-
-    def tags(self, repository: str) -> Sequence[str]:
-        """Return all tags of a repository, sorted."""
-        query = sa.select(t.tags.c.tag).where(t.tags.c.repository == repository)
-        return list(self._sql.execute(query.order_by(t.tags.c.tag)).scalars())
-
-    def publish(self, repository: str, pending: str) -> None:
-        """Make all that an attempt pushed visible to its project."""
-        for table in (t.blob_links, t.manifests):
-            columns = [c for c in table.c if c.name != "pending"]
-            mine = sa.select(*columns, sa.literal("")).where(
-                table.c.repository == repository, table.c.pending == pending
-            )
-            names = [column.name for column in columns]
-            query = insert(table).from_select([*names, "pending"], mine)
-            self._sql.execute(query.on_conflict_do_nothing())
-        self.forget(repository, pending)
-
-    def forget(self, repository: str, pending: str) -> None:
-        """Drop what an attempt pushed and nobody accepted."""
-        assert pending
-        for table in (t.blob_links, t.manifests):
-            where = (table.c.repository == repository, table.c.pending == pending)
-            self._sql.execute(sa.delete(table).where(*where))
-
-    def _upsert(self, table: sa.Table, row: dict[str, Any]) -> None:
-        self._sql.execute(_upsert_into(table, tuple(row)), row)
-
-
-@functools.cache
-def _upsert_into(table: sa.Table, names: tuple[str, ...]) -> sa.Insert:
-    """Return the statement that adds a row of these columns, or changes the one with its key."""
-    keys = [column.name for column in table.primary_key]
-    query = insert(table).values({name: sa.bindparam(name) for name in names})
-    changed = {name: query.excluded[name] for name in names if name not in keys}
-    return query.on_conflict_do_update(index_elements=keys, set_=changed)
+        upsert(self._sql, t.alive, {"id": 1, "at": now.timestamp()})
 
 
 def _time(seconds: float) -> datetime:
