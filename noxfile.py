@@ -110,6 +110,7 @@ def docs(session: nox.Session) -> None:
     """Write the generated pages (`-- --check`: only compare), then check links and words."""
     run(session, "python", "tools/json_schema.py", *session.posargs)
     run(session, "python", "tools/error_docs.py", *session.posargs)
+    run(session, "python", "tools/api_docs.py", *session.posargs)
     if (ROOT / "tools/state_diagrams.py").exists():
         run(session, "python", "tools/state_diagrams.py", *session.posargs)
     run(session, "pytest", "-q", "tests/unit/house/test_docs.py")

@@ -9,12 +9,13 @@ import json
 import pkgutil
 import sys
 from pathlib import Path
-from typing import Any, Final, TypeGuard
+from typing import Final, TypeGuard
 
 import msgspec
 
 import pierhead.protocol
 from pierhead.protocol.version import PROTOCOL
+from pierhead.server.openapi import portable
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TARGET: Final = ROOT / "docs" / "reference" / "schema" / f"v{PROTOCOL}.json"
@@ -36,18 +37,6 @@ def models() -> list[type[msgspec.Struct]]:
             if is_model(value) and value.__module__ == module.name:
                 found[value.__name__] = value
     return [found[name] for name in sorted(found)]
-
-
-def portable(value: Any) -> Any:
-    r"""Return a schema with the patterns of JSON Schema: there, `$` is what Python calls `\Z`."""
-    if isinstance(value, dict):
-        return {
-            key: inner.replace(r"\Z", "$") if key == "pattern" else portable(inner)
-            for key, inner in value.items()
-        }
-    if isinstance(value, list):
-        return [portable(inner) for inner in value]
-    return value
 
 
 def schema() -> str:

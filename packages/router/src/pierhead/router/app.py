@@ -34,7 +34,14 @@ from pierhead.router.http.attempts import AttemptHandlers
 from pierhead.router.http.builds import BuildHandlers
 from pierhead.router.http.registry import RegistryHandlers
 from pierhead.router.http.requests import check_protocol, on_refused, token_of
-from pierhead.router.http.routes import routes
+from pierhead.router.http.routes import (
+    attempt_endpoints,
+    build_endpoints,
+    openapi_route,
+    project_endpoints,
+    registry_routes,
+    runner_endpoints,
+)
 from pierhead.router.http.runners import ProjectHandlers, RunnerHandlers
 from pierhead.router.ports import Clock, Entropy
 from pierhead.router.services.attempts import Attempts
@@ -140,20 +147,29 @@ def _compose(
     uploads = Uploads(store=store, blobs=blobs)
     events = Events(store=store, logs=logs, bells=bells)
     projects = Projects(store=store, clock=clock, entropy=entropy, host=host)
-    app = Starlette(
-        routes=routes(
+    endpoints = [
+        *build_endpoints(
             BuildHandlers(
                 authenticate=authenticate, submissions=submissions, uploads=uploads, events=events
-            ),
-            AttemptHandlers(authenticate=authenticate, attempts=attempts, blobs=blobs),
-            RunnerHandlers(authenticate=authenticate, runners=runners),
-            ProjectHandlers(authenticate=authenticate, projects=projects),
-            RegistryHandlers(
-                authenticate=authenticate,
-                registry=Registry(store=store, blobs=blobs),
-                realm=f"{url}/v2/token",
-            ),
+            )
         ),
+        *attempt_endpoints(
+            AttemptHandlers(authenticate=authenticate, attempts=attempts, blobs=blobs)
+        ),
+        *runner_endpoints(RunnerHandlers(authenticate=authenticate, runners=runners)),
+        *project_endpoints(ProjectHandlers(authenticate=authenticate, projects=projects)),
+    ]
+    registry = RegistryHandlers(
+        authenticate=authenticate,
+        registry=Registry(store=store, blobs=blobs),
+        realm=f"{url}/v2/token",
+    )
+    app = Starlette(
+        routes=[
+            *(endpoint.route() for endpoint in endpoints),
+            openapi_route(endpoints),
+            *registry_routes(registry),
+        ],
         exception_handlers={
             Refused: on_refused,
             PierheadError: on_pierhead_error,

@@ -1,56 +1,137 @@
-"""The whole API on one screen: method, path, handler."""
+"""The whole API on one screen: method, path, handler, who may call it, what goes in and comes out.
 
+Who may call what is decided by the use case behind each; the column here is what the OpenAPI
+document says, and the token matrix of the tests compares the two.
+"""
+
+import json
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
+from pierhead.protocol.build import BuildPage, BuildView, CancelRequest, Event, Why
+from pierhead.protocol.lease import (
+    Acquire,
+    Acquired,
+    Heartbeat,
+    LogAccepted,
+    Release,
+    Renewed,
+    Signals,
+)
+from pierhead.protocol.meta import (
+    Meta,
+    NewProject,
+    ProjectPage,
+    ProjectView,
+    ServerCapabilities,
+    TokenMade,
+)
+from pierhead.protocol.plan import Plan, Submit, UploadRequest, UploadStatus
+from pierhead.protocol.result import Envelope, Receipt
+from pierhead.protocol.runner import AddRunner, Enroll, Enrolled, JoinCode, Session, SessionRequest
+from pierhead.protocol.version import OFFSET_HEADER, RELEASE
+from pierhead.router.domain.logbook import PART_BYTES_MAX as LOG_PART_BYTES_MAX
 from pierhead.router.http.attempts import AttemptHandlers
 from pierhead.router.http.builds import BuildHandlers
 from pierhead.router.http.registry import RegistryHandlers
 from pierhead.router.http.runners import ProjectHandlers, RunnerHandlers
+from pierhead.router.services.uploads import PART_BYTES_MAX
+from pierhead.server.endpoint import Bytes, Endpoint, Parameter, Stream, Who
+from pierhead.server.openapi import openapi
+
+# fmt: off
+OFFSET = Parameter(name=OFFSET_HEADER, place="header", kind="integer", required=True, summary="Where the bytes in the body begin.")
+LAST_EVENT = Parameter(name="Last-Event-ID", place="header", summary="The cursor of the last event that was seen.")
+LOG_OFFSET = Parameter(name="offset", kind="integer", summary="The first byte that is wanted.")
+PAGE = (
+    Parameter(name="project", summary="Only builds of this project."),
+    Parameter(name="limit", kind="integer", summary="How many, at most."),
+    Parameter(name="after", summary="`next` of the page before."),
+)
+# fmt: on
 
 
-def routes(
-    builds: BuildHandlers,
-    attempts: AttemptHandlers,
-    runners: RunnerHandlers,
-    projects: ProjectHandlers,
-    registry: RegistryHandlers,
-) -> list[Route]:
-    """Return all routes. Who may call what is decided by the use case behind each."""
-    build = "/api/builds/{build_id}"
-    registry_methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+def build_endpoints(of: BuildHandlers) -> list[Endpoint]:
+    """Return what whoever submits builds may call."""
+    who: Who = "submitter"
+    uploads, builds, build = "/api/uploads", "/api/builds", "/api/builds/{build_id}"
+    # fmt: off
     return [
-        # Anybody.
-        Route("/api/meta", projects.meta, methods=["GET"]),
-        Route("/api/runners/enroll", runners.enroll, methods=["POST"]),
-        # Owner or project.
-        Route("/api/capabilities", projects.capabilities, methods=["GET"]),
-        Route("/api/uploads", builds.begin_upload, methods=["POST"]),
-        Route("/api/uploads/{upload_id}", builds.upload_status, methods=["GET"]),
-        Route("/api/uploads/{upload_id}", builds.upload_part, methods=["PATCH"]),
-        Route("/api/builds", builds.submit, methods=["POST"]),
-        Route("/api/builds", builds.page, methods=["GET"]),
-        Route(build, builds.show, methods=["GET"]),
-        Route(f"{build}/why", builds.why, methods=["GET"]),
-        Route(f"{build}/events", builds.follow, methods=["GET"]),
-        Route(f"{build}/logs", builds.log, methods=["GET"]),
-        Route(f"{build}/cancel", builds.cancel, methods=["POST"]),
-        Route("/api/projects", projects.page, methods=["GET"]),
-        # Owner.
-        Route("/api/projects", projects.add, methods=["POST"]),
-        Route("/api/projects/{project:path}/tokens", projects.add_token, methods=["POST"]),
-        Route("/api/runners", runners.add, methods=["POST"]),
-        # Runner.
-        Route("/api/runners/session", runners.session, methods=["PUT"]),
-        Route("/api/runners/acquire", runners.acquire, methods=["POST"]),
-        # Attempt.
-        Route(f"{build}/plan", attempts.plan, methods=["GET"]),
-        Route(f"{build}/context.tar.zst", attempts.context, methods=["GET"]),
-        Route(f"{build}/heartbeat", attempts.heartbeat, methods=["POST"]),
-        Route(f"{build}/signals", attempts.signals, methods=["GET"]),
-        Route(f"{build}/logs", attempts.log, methods=["PATCH"]),
-        Route(f"{build}/release", attempts.release, methods=["POST"]),
-        Route(f"{build}/result", attempts.report, methods=["POST"]),
-        # Registry.
-        Route("/v2/token", registry.token, methods=["GET"]),
-        Route("/v2/{path:path}", registry.dispatch, methods=registry_methods),
+        Endpoint(method="POST", path=uploads, handler=of.begin_upload, who=who, body=UploadRequest, answer=UploadStatus, summary="Begin an upload, or hear that the content is there"),
+        Endpoint(method="GET", path=f"{uploads}/{{upload_id}}", handler=of.upload_status, who=who, answer=UploadStatus, summary="How far an upload is"),
+        Endpoint(method="PATCH", path=f"{uploads}/{{upload_id}}", handler=of.upload_part, who=who, body=Bytes(limit=PART_BYTES_MAX), answer=UploadStatus, parameters=(OFFSET,), summary="Send the next part"),
+        Endpoint(method="POST", path=builds, handler=of.submit, who=who, body=Submit, answer=BuildView, summary="Submit a build"),
+        Endpoint(method="GET", path=builds, handler=of.page, who=who, answer=BuildPage, parameters=PAGE, summary="Builds, newest first"),
+        Endpoint(method="GET", path=build, handler=of.show, who=who, answer=BuildView, summary="One build"),
+        Endpoint(method="GET", path=f"{build}/why", handler=of.why, who=who, answer=Why, summary="Why each runner takes it or not"),
+        Endpoint(method="GET", path=f"{build}/events", handler=of.follow, who=who, answer=Stream(document=Event), parameters=(LAST_EVENT,), summary="Its life, event by event"),
+        Endpoint(method="GET", path=f"{build}/logs", handler=of.log, who=who, answer=Bytes(), parameters=(LOG_OFFSET,), summary="Bytes of its log"),
+        Endpoint(method="POST", path=f"{build}/cancel", handler=of.cancel, who=who, body=CancelRequest, answer=BuildView, summary="Ask for it to be cancelled"),
     ]
+    # fmt: on
+
+
+def attempt_endpoints(of: AttemptHandlers) -> list[Endpoint]:
+    """Return what the holder of a build token may call."""
+    who: Who = "attempt"
+    build = "/api/builds/{build_id}"
+    # fmt: off
+    return [
+        Endpoint(method="GET", path=f"{build}/plan", handler=of.plan, who=who, answer=Plan, summary="What to build"),
+        Endpoint(method="GET", path=f"{build}/context.tar.zst", handler=of.context, who=who, answer=Bytes(media_type="application/zstd"), summary="The context, with Range"),
+        Endpoint(method="POST", path=f"{build}/heartbeat", handler=of.heartbeat, who=who, body=Heartbeat, answer=Renewed, summary="Show that the attempt lives"),
+        Endpoint(method="GET", path=f"{build}/signals", handler=of.signals, who=who, answer=Signals, summary="Held until there is something to say"),
+        Endpoint(method="PATCH", path=f"{build}/logs", handler=of.log, who=who, body=Bytes(limit=LOG_PART_BYTES_MAX), answer=LogAccepted, parameters=(OFFSET,), summary="Add to the log"),
+        Endpoint(method="POST", path=f"{build}/release", handler=of.release, who=who, body=Release, answer=BuildView, summary="Give the build back"),
+        Endpoint(method="POST", path=f"{build}/result", handler=of.report, who=who, body=Envelope, answer=Receipt, summary="Report the result, once"),
+    ]
+    # fmt: on
+
+
+def runner_endpoints(of: RunnerHandlers) -> list[Endpoint]:
+    """Return how runners come in and take builds."""
+    runners = "/api/runners"
+    # fmt: off
+    return [
+        Endpoint(method="POST", path=runners, handler=of.add, who="owner", body=AddRunner, answer=JoinCode, summary="Make a join code"),
+        Endpoint(method="POST", path=f"{runners}/enroll", handler=of.enroll, who="anybody", body=Enroll, answer=Enrolled, summary="Turn a join code into a credential"),
+        Endpoint(method="PUT", path=f"{runners}/session", handler=of.session, who="runner", body=SessionRequest, answer=Session, summary="Begin to work"),
+        Endpoint(method="POST", path=f"{runners}/acquire", handler=of.acquire, who="runner", body=Acquire, answer=Acquired, summary="Take builds, held"),
+    ]
+    # fmt: on
+
+
+def project_endpoints(of: ProjectHandlers) -> list[Endpoint]:
+    """Return what concerns projects, and the control plane itself."""
+    projects = "/api/projects"
+    # fmt: off
+    return [
+        Endpoint(method="GET", path="/api/meta", handler=of.meta, who="anybody", answer=Meta, summary="Versions and features"),
+        Endpoint(method="GET", path="/api/capabilities", handler=of.capabilities, who="submitter", answer=ServerCapabilities, summary="Limits and runners"),
+        Endpoint(method="GET", path=projects, handler=of.page, who="submitter", answer=ProjectPage, summary="The projects that the token may see"),
+        Endpoint(method="POST", path=projects, handler=of.add, who="owner", body=NewProject, answer=ProjectView, summary="Make a project, or change one"),
+        Endpoint(method="POST", path=f"{projects}/{{project:path}}/tokens", handler=of.add_token, who="owner", answer=TokenMade, summary="Make a token of a project"),
+    ]
+    # fmt: on
+
+
+def registry_routes(of: RegistryHandlers) -> list[Route]:
+    """Return the registry: its API is the OCI distribution specification's, not ours."""
+    methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+    return [
+        Route("/v2/token", of.token, methods=["GET"]),
+        Route("/v2/{path:path}", of.dispatch, methods=methods),
+    ]
+
+
+def openapi_route(endpoints: Sequence[Endpoint]) -> Route:
+    """Return where the API describes itself; the description needs no token."""
+    described = json.dumps(openapi(endpoints, title="pierhead router", release=RELEASE)).encode()
+
+    async def describe(_request: Request) -> Response:
+        return Response(described, media_type="application/json")
+
+    return Route("/api/openapi.json", describe, methods=["GET"])

@@ -1,0 +1,52 @@
+"""Write docs/reference/openapi.json: the API as OpenAPI 3.1, from the table of endpoints.
+
+`--check` writes nothing and ends with 1 when the file is not what the table says. It is the same
+document that a control plane serves at `/api/openapi.json`.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final, cast
+
+from pierhead.protocol.version import RELEASE
+from pierhead.router.http import routes
+from pierhead.router.http.attempts import AttemptHandlers
+from pierhead.router.http.builds import BuildHandlers
+from pierhead.router.http.runners import ProjectHandlers, RunnerHandlers
+from pierhead.server.endpoint import Endpoint
+from pierhead.server.openapi import openapi
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TARGET: Final = ROOT / "docs" / "reference" / "openapi.json"
+
+
+def endpoints() -> list[Endpoint]:
+    """Return the whole table. Handlers are only named here, so the classes will do."""
+    return [
+        *routes.build_endpoints(cast("BuildHandlers", BuildHandlers)),
+        *routes.attempt_endpoints(cast("AttemptHandlers", AttemptHandlers)),
+        *routes.runner_endpoints(cast("RunnerHandlers", RunnerHandlers)),
+        *routes.project_endpoints(cast("ProjectHandlers", ProjectHandlers)),
+    ]
+
+
+def document() -> str:
+    """Return the file."""
+    found: dict[str, Any] = openapi(endpoints(), title="pierhead router", release=RELEASE)
+    return json.dumps(found, indent=2) + "\n"
+
+
+def main() -> int:
+    """Write the file, or compare it."""
+    if "--check" in sys.argv[1:]:
+        if TARGET.is_file() and TARGET.read_text() == document():
+            return 0
+        print(f"{TARGET.relative_to(ROOT)} is stale: make docs", file=sys.stderr)
+        return 1
+    TARGET.write_text(document())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
