@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from pierhead.protocol.plan import Plan
+from pierhead.runner.adapters import cgroup as cgroups
 from pierhead.runner.adapters import network as networks
 from pierhead.runner.adapters.cgroup import PIDS_MAX
+from pierhead.runner.adapters.isolation import Room
 from tests.integration.backend.conftest import Bench
 
 # A stage whose content is a link to the root: what CVE-2024-1753 begins with.
@@ -171,3 +173,17 @@ async def test_the_runners_environment_and_arguments_stay_outside(bench: Bench) 
     log = await bench.log_of("RUN env; tr '\\0' '\\n' < /proc/1/environ || true\n")
 
     assert "PYTEST_CURRENT_TEST" not in log
+
+
+async def test_a_machine_that_also_has_podmans_network_programs_builds(bench: Bench) -> None:
+    """buildah locks a file in /etc/containers/networks as soon as netavark is installed."""
+    attempt = bench.attempt("RUN echo built\n")
+    cgroup = cgroups.cgroup_of(attempt.order.name)
+    room = Room(folder=bench.folder, writable=(), readable=(), temporary=bench.folder)
+
+    seen = {target for _, _, target in room.entries(cgroup)}
+    await attempt.run()
+
+    assert "/etc/containers/policy.json" in seen
+    assert not {"/etc/containers", "/etc/containers/networks"} & seen
+    assert b"built" in attempt.output

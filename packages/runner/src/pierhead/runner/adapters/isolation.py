@@ -24,7 +24,6 @@ _OWN: Final = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SETTINGS: Final = (
     "ca-certificates",
-    "containers",
     "group",
     "hosts",
     "ld.so.cache",
@@ -38,6 +37,8 @@ _SETTINGS: Final = (
     "services",
     "ssl",
 )
+# Where netavark keeps its networks, with a lock that has to be written; a build makes none.
+_NETWORKS: Final = "networks"
 _DEVICES: Final = ("full", "null", "random", "tty", "urandom", "zero")
 # systemd-resolved keeps here what it asks itself; /etc/resolv.conf then names only a loopback.
 _RESOLVERS: Final = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
@@ -58,7 +59,7 @@ class Room:
         """Return what is in it."""
         return [
             *(_system(place) for place in _SYSTEM if os.path.lexists(place)),
-            *(("ro", f"/etc/{name}", f"/etc/{name}") for name in _SETTINGS if _is_etc(name)),
+            *(("ro", path, path) for path in _settings()),
             ("text", resolvers() or "", "/etc/resolv.conf"),
             ("proc", "", "/proc"),
             ("sysfs", "", "/sys"),
@@ -121,8 +122,14 @@ def _system(place: str) -> Entry:
     return ("ro", place, place)
 
 
-def _is_etc(name: str) -> bool:
-    return os.path.exists(f"/etc/{name}")
+def _settings() -> Iterable[str]:
+    """Yield what a build sees of /etc; the folder of containers' settings itself can be written."""
+    for name in _SETTINGS:
+        if os.path.exists(f"/etc/{name}"):
+            yield f"/etc/{name}"
+    containers = Path("/etc/containers")
+    if containers.is_dir():
+        yield from (str(path) for path in containers.iterdir() if path.name != _NETWORKS)
 
 
 def _cgroup_entries(cgroup: Cgroup) -> Iterable[Entry]:
