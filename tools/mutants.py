@@ -179,6 +179,12 @@ MUTANTS: Final = [
         "live=True,",
     ),
     Mutant(
+        "an older build of a group goes on",
+        "services/submit.py",
+        "for stored in older]",
+        "for stored in older[1:]]",
+    ),
+    Mutant(
         "a submit that is repeated is queued again",
         "services/submit.py",
         "known = request.key and ledger.build_by_key(request.project, request.key)",

@@ -10,7 +10,7 @@ import pytest
 
 from pierhead.protocol.plan import ContextRef, Plan, Submit
 from pierhead.router.adapters.sql.ledger import SqlStore
-from pierhead.router.domain.build import Build, LeasePolicy, Report, State, decide
+from pierhead.router.domain.build import Build, Cancel, LeasePolicy, Report, State, decide
 from pierhead.router.domain.build import Grant as GrantCommand
 from pierhead.router.domain.enrollment import Code
 from pierhead.router.domain.token import Owner, ProjectHolder, Runner
@@ -80,6 +80,33 @@ async def test_a_build_comes_back_as_it_was_stored_in_every_state(
     assert found == final
     assert found is not None
     assert found.build.state is State.FAILED
+
+
+@KINDS
+async def test_the_open_builds_of_a_group_are_found_oldest_first(kind: str, tmp_path: Path) -> None:
+    def of(group: str | None, project: str = "web") -> Submit:
+        return Submit(project=project, plan=Plan(), context=CONTEXT, supersedes=group)
+
+    def fill(ledger: Ledger) -> None:
+        for name, submit in (
+            ("b_1", of("main")),
+            ("b_2", of(None)),
+            ("b_3", of("main")),
+            ("b_4", of("pr")),
+            ("b_5", of("main", "shop")),
+            ("b_6", of("main")),
+        ):
+            ledger.add_build(build(name, submit=submit))
+        machine, _ = decide(Build(id="b_3"), Cancel("x", "y"), now=NOW, policy=LeasePolicy())
+        ended = ledger.build("b_3")
+        assert ended is not None
+        ledger.save_build(replace(ended, build=machine))
+
+    async with open_store(kind, tmp_path) as store:
+        await store.write(fill)
+        found = await store.read(lambda ledger: ledger.open_in_group("web", "main"))
+
+    assert [stored.id for stored in found] == ["b_1", "b_6"]
 
 
 @KINDS

@@ -128,6 +128,8 @@ class Truth:
             old = before.get(build_id)
             if old is after:
                 continue
+            if old is None:
+                self._replaces(after, before, ledger)
             if old is not None:
                 self._stepped(old, after)
             if after.here_reason is not None and (old is None or old.here_reason is None):
@@ -138,6 +140,19 @@ class Truth:
             if after.build.lease is not None:
                 self._held(old, after)
             self._ended(old, after, ledger)
+
+    def _replaces(
+        self, new: StoredBuild, before: Mapping[str, StoredBuild], ledger: MemoryLedger
+    ) -> None:
+        """A build of a group was queued: from this very commit on, no older one is wanted."""
+        group = new.submit.supersedes
+        for older in before.values():
+            if older.build.state in FINAL or older.build.cancel is not None:
+                continue
+            same = group is not None and older.submit.supersedes == group
+            meant = same and older.submit.project == new.submit.project
+            wished = ledger.builds_[older.id].build.cancel is not None
+            assert wished == meant, f"{new.id} came: {older.id} is cancelled: {wished}"
 
     def _stepped(self, old: StoredBuild, new: StoredBuild) -> None:
         was, now = old.build.state.value, new.build.state.value

@@ -69,7 +69,7 @@ class Router:
         self.store, self.configs = store, store.configs
         bells = Bells()
         lifecycle = Lifecycle(policy=LeasePolicy(), logs=logs)
-        self.identity = Identity(store=store, key=KEY)
+        self.identity = Identity(store=store, key=KEY, clock=clock)
         self.runners = Runners(
             store=store,
             lifecycle=lifecycle,

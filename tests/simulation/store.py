@@ -55,6 +55,14 @@ class MemoryLedger:
             (b for b in self.builds_.values() if (b.submit.project, b.submit.key) == wanted), None
         )
 
+    def open_in_group(self, project: str, group: str) -> Sequence[StoredBuild]:
+        wanted = (project, group)
+        return [
+            b
+            for b in self.builds_.values()
+            if (b.submit.project, b.submit.supersedes) == wanted and b.build.finished_at is None
+        ]
+
     def builds_with_prefix(self, prefix: str, project: str | None) -> Sequence[StoredBuild]:
         page = self.builds_page(project, len(self.builds_), None)
         return page[:1] if prefix == "@" else [b for b in page if b.id.startswith(prefix)][:2]

@@ -117,6 +117,7 @@ class World:
             tags=(f"v{number}",),
             if_nobody=if_nobody,
             max_queue_wait_seconds=self.chance.choice([0, 20, 120]),
+            supersedes=self.chance.choice([None, None, "main"]),
         )
 
     # The router's process.

@@ -14,6 +14,7 @@ from starlette.routing import Route
 from pierhead.protocol.digest import digest_of
 from pierhead.protocol.errors import LeaseLost
 from pierhead.protocol.lease import Heartbeat, Release
+from pierhead.protocol.meta import PullTokenRequest
 from pierhead.protocol.version import FENCE_HEADER
 from tests.integration.router.stage import House, ScriptedRunner, push_image, tiny_image
 
@@ -32,9 +33,14 @@ WHO = (
     "stale-fence",  # an earlier attempt of the build
     "forged",  # an existing build and fence, with another signature
     "spent",  # its build has its result
+    "puller",  # of the project's repository
+    "expired-puller",
+    "forged-puller",  # another project's, signed for this one's
 )
 Expected: TypeAlias = int | str
-NOBODY: dict[str, Expected] = dict.fromkeys(("none", "garbage", "forged"), NO_TOKEN)
+NOBODY: dict[str, Expected] = dict.fromkeys(
+    ("none", "garbage", "forged", "expired-puller", "forged-puller"), NO_TOKEN
+)
 
 
 def row(**who: Expected) -> dict[str, Expected]:
@@ -57,6 +63,7 @@ REGISTRY = row(
     other_project=UNSEEN,
     stale_fence=UNSEEN,
     spent=UNSEEN,
+    puller=IN,
 )
 
 TABLE: dict[tuple[str, str], dict[str, Expected]] = {
@@ -69,6 +76,7 @@ TABLE: dict[tuple[str, str], dict[str, Expected]] = {
     ("PATCH", "/api/uploads/{upload_id}"): SUBMITTER,
     ("POST", "/api/builds"): SUBMITTER,
     ("GET", "/api/builds"): ANY_PROJECT,
+    ("POST", "/api/builds:why"): SUBMITTER,
     ("GET", "/api/builds/{build_id}"): SUBMITTER,
     ("GET", "/api/builds/{build_id}/why"): SUBMITTER,
     ("GET", "/api/builds/{build_id}/events"): SUBMITTER,
@@ -77,6 +85,7 @@ TABLE: dict[tuple[str, str], dict[str, Expected]] = {
     ("GET", "/api/projects"): ANY_PROJECT,
     ("POST", "/api/projects"): OWNER,
     ("POST", "/api/projects/{project:path}/tokens"): OWNER,
+    ("POST", "/api/projects/{project:path}/pull-tokens"): SUBMITTER,
     ("POST", "/api/runners"): OWNER,
     ("PUT", "/api/runners/session"): RUNNER,
     ("POST", "/api/runners/acquire"): RUNNER,
@@ -150,6 +159,7 @@ BODIES = {
     % (b"1" * 64),
     ("PATCH", "/api/uploads/{upload_id}"): b"",
     ("POST", "/api/builds"): b'{"project":"web","plan":{},"context":%s}' % CONTEXT_JSON,
+    ("POST", "/api/builds:why"): b'{"project":"web"}',
     ("POST", "/api/projects"): b'{"name":"web"}',
     ("POST", "/api/builds/{build_id}/release"): b'{"reason":"draining"}',
     ("POST", "/api/builds/{build_id}/result"): b'{"outcome":"failed"}',
@@ -172,6 +182,10 @@ async def scene(house: House) -> Scene:
     assert grant.build_id == build.id
     _, foreign = await house.leased(await house.runner("laptop"), project="shop")
     forged = grant.token[:-4] + ("AAAA" if not grant.token.endswith("AAAA") else "BBBB")
+    puller = await house.client(own).pull_token("web", PullTokenRequest())
+    shop = (await house.client(other).pull_token("shop", PullTokenRequest())).token
+    brief = await house.client(own).pull_token("web", PullTokenRequest(ttl_seconds=1))
+    house.clock.advance(2)
     begun = await house.http(own).post(
         "/api/uploads",
         json={"project": "web", "digest": digest_of(b"unfinished"), "size_bytes": 10},
@@ -190,6 +204,9 @@ async def scene(house: House) -> Scene:
             "stale-fence": stale.token,
             "forged": forged,
             "spent": spent.token,
+            "puller": puller.token,
+            "expired-puller": brief.token,
+            "forged-puller": shop.replace("_shop~", "_web~"),
         },
         build_id=build.id,
         fences={"attempt": 2, "stale-fence": 1},

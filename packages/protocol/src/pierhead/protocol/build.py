@@ -1,12 +1,13 @@
 """A build as its submitter sees it: the view, why it waits, and the events of its life."""
 
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from pierhead.protocol.ids import BuildId
+from pierhead.protocol.ids import BuildId, ProjectName
 from pierhead.protocol.lease import Phase
-from pierhead.protocol.plan import Plan
+from pierhead.protocol.plan import QUEUE_WAIT_SECONDS_MAX, IfNobody, Plan
+from pierhead.protocol.platform import PlatformText
 from pierhead.protocol.result import Envelope
 
 StateName: TypeAlias = Literal["queued", "leased", "succeeded", "failed", "cancelled"]
@@ -28,6 +29,8 @@ class BuildView(Struct, frozen=True, kw_only=True):
     fence: int = 0
     cancel_requested: bool = False
     cancelled_by: str | None = None
+    cancel_reason: str | None = None
+    supersedes: str | None = None  # the group whose older builds ended with this one's submission
     started_at: str | None = None
     finished_at: str | None = None
     reference: str | None = None  # by digest; of succeeded builds
@@ -52,8 +55,18 @@ class Rejection(Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class WhyRequest(Struct, frozen=True, kw_only=True):
+    """Body of `POST /api/builds:why`: who would take such a build. Nothing is queued."""
+
+    project: ProjectName
+    platform: PlatformText | None = None
+    network: Literal["default", "none"] = "default"
+    if_nobody: IfNobody = "here"
+    max_queue_wait_seconds: Annotated[int, Meta(ge=0, le=QUEUE_WAIT_SECONDS_MAX)] = 300
+
+
 class Why(Struct, frozen=True, kw_only=True):
-    """Answer to `GET /api/builds/{id}/why`."""
+    """Answer to `GET /api/builds/{id}/why` and to `POST /api/builds:why`."""
 
     wants: str  # "linux/amd64, network"
     rejections: tuple[Rejection, ...]

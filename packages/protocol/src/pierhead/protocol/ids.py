@@ -21,6 +21,8 @@ TagName: TypeAlias = Annotated[str, Meta(max_length=128, pattern=TAG_PATTERN)]
 RunnerName: TypeAlias = Annotated[str, Meta(max_length=63, pattern=RUNNER_PATTERN)]
 # What a caller chooses to make a call replayable: `key` of a submit, `request_id` of an acquire.
 ReplayKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
+# What builds of one thing share ("acme/web:main"): a newer one ends the older ones.
+GroupName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 ShortText: TypeAlias = Annotated[str, Meta(max_length=1024)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Fence: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]

@@ -1,10 +1,16 @@
 """What a control plane says of itself, and its projects."""
 
+from typing import Annotated, Final
+
+from msgspec import Meta as Bounds
 from msgspec import Struct
 
 from pierhead.protocol.ids import ProjectName, ShortText
 from pierhead.protocol.plan import CONTEXT_BYTES_MAX
 from pierhead.protocol.runner import RunnerView
+
+# Whoever deploys asks again for each deployment; a day covers the slowest of them.
+PULL_SECONDS_MAX: Final = 24 * 3600
 
 
 class Meta(Struct, frozen=True, kw_only=True):
@@ -43,6 +49,22 @@ class TokenMade(Struct, frozen=True, kw_only=True):
     """A project's token; shown once."""
 
     token: ShortText
+
+
+class PullTokenRequest(Struct, frozen=True, kw_only=True):
+    """Body of `POST /api/projects/{project}/pull-tokens`."""
+
+    ttl_seconds: Annotated[int, Bounds(ge=1, le=PULL_SECONDS_MAX)] = 900
+
+
+class PullToken(Struct, frozen=True, kw_only=True):
+    """A password for the registry that pulls from one repository, for a while, and nothing else."""
+
+    registry: ShortText  # HOST of references
+    repository: ProjectName
+    username: ShortText
+    token: ShortText
+    expires_at: str  # RFC 3339 in UTC
 
 
 class ProjectView(Struct, frozen=True, kw_only=True):

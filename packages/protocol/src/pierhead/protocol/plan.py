@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from pierhead.protocol.digest import DigestText
-from pierhead.protocol.ids import Count, ProjectName, ReplayKey, ShortText, TagName
+from pierhead.protocol.ids import Count, GroupName, ProjectName, ReplayKey, ShortText, TagName
 from pierhead.protocol.platform import PlatformText
 
 # One environment string is at most 128 KiB on Linux (MAX_ARG_STRLEN); 32 KiB leaves room.
@@ -16,6 +16,7 @@ PathText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096)]
 CONTEXT_BYTES_MAX: Final = 4 * 1024**3
 CONTEXT_FILES_MAX: Final = 1_000_000
 TIMEOUT_SECONDS_MAX: Final = 6 * 3600
+QUEUE_WAIT_SECONDS_MAX: Final = 86_400
 
 IfNobody: TypeAlias = Literal["here", "wait", "fail"]
 
@@ -52,7 +53,8 @@ class Submit(Struct, frozen=True, kw_only=True):
     key: ReplayKey | None = None
     tags: Annotated[tuple[TagName, ...], Meta(max_length=16)] = ()
     if_nobody: IfNobody = "here"
-    max_queue_wait_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 300
+    max_queue_wait_seconds: Annotated[int, Meta(ge=0, le=QUEUE_WAIT_SECONDS_MAX)] = 300
+    supersedes: GroupName | None = None  # older builds of this group end with this one's submission
 
 
 class UploadRequest(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import structlog
 
-_TOKEN: Final = re.compile(r"\b(ph[opbr]_[\w.-]{8})[\w.-]+|\b(ph1_\S{8})\S+")
+_TOKEN: Final = re.compile(r"\b(ph[oplbr]_[\w.~/-]{8})[\w.~/-]+|\b(ph1_\S{8})\S+")
 
 
 def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Any:

@@ -111,7 +111,7 @@ def _compose(
     logs = FileLogs(settings.data / "logs")
     blobs = BlobStore(settings.data, new_id=lambda: entropy.id("u_"))
     lifecycle = Lifecycle(policy=policy, logs=logs)
-    identity = Identity(store=store, key=key)
+    identity = Identity(store=store, key=key, clock=clock)
 
     async def authenticate(request: Request) -> Principal:
         check_protocol(request)
@@ -146,7 +146,7 @@ def _compose(
     )
     uploads = Uploads(store=store, blobs=blobs)
     events = Events(store=store, logs=logs, bells=bells)
-    projects = Projects(store=store, clock=clock, entropy=entropy, host=host)
+    projects = Projects(store=store, clock=clock, entropy=entropy, host=host, key=key)
     endpoints = [
         *build_endpoints(
             BuildHandlers(

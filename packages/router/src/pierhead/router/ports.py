@@ -151,6 +151,10 @@ class Ledger(Images, Protocol):
         """Return the build that was submitted with a key."""
         ...
 
+    def open_in_group(self, project: str, group: str) -> Sequence[StoredBuild]:
+        """Return the builds of a group that have not ended, oldest first."""
+        ...
+
     def builds_with_prefix(self, prefix: str, project: str | None) -> Sequence[StoredBuild]:
         """Return at most two builds whose id begins so; `@`: the latest."""
         ...

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from pierhead.protocol.build import BuildPage, BuildView, CancelRequest, Event, Why
+from pierhead.protocol.build import BuildPage, BuildView, CancelRequest, Event, Why, WhyRequest
 from pierhead.protocol.client.http import Transport, check_url, open_client, unreachable
 from pierhead.protocol.codec import to_wire
 from pierhead.protocol.errors import PierheadError, Unavailable, error_for
@@ -31,6 +31,8 @@ from pierhead.protocol.meta import (
     NewProject,
     ProjectPage,
     ProjectView,
+    PullToken,
+    PullTokenRequest,
     ServerCapabilities,
     TokenMade,
 )
@@ -122,6 +124,10 @@ class RouterClient:
         """Say which runners do not take the build, and why."""
         return await self._call(Why, "GET", _build_path(build_id, "why"))
 
+    async def why_not(self, request: WhyRequest) -> Why:
+        """Say who would take such a build; nothing is queued."""
+        return await self._call(Why, "POST", "/api/builds:why", request)
+
     async def cancel(self, build_id: str, request: CancelRequest) -> BuildView:
         """Ask for the build to be cancelled. Asking again is harmless."""
         return await self._call(BuildView, "POST", _build_path(build_id, "cancel"), request)
@@ -146,6 +152,11 @@ class RouterClient:
                         yield EVENT_DECODER.decode(line[5:])
             except httpx.HTTPError as error:
                 raise unreachable(self.base_url, error) from error
+
+    async def pull_token(self, project: str, request: PullTokenRequest) -> PullToken:
+        """Make a password that pulls the images of one project for a while."""
+        path = f"/api/projects/{quote(project, safe='')}/pull-tokens"
+        return await self._call(PullToken, "POST", path, request)
 
     # Owners.
 

@@ -26,6 +26,12 @@ class Unauthenticated(Refused):
     slug = "unauthenticated"
 
 
+class TokenExpired(Refused):
+    """The token was good, and its time is over."""
+
+    slug = "token-expired"
+
+
 class TokenSpent(Refused):
     """The token was for an attempt whose build has its result, and the receipt's time is over."""
 

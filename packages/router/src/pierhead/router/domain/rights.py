@@ -6,12 +6,12 @@ owner and the project moves tags, so two attempts can never race for one.
 
 from typing import assert_never
 
-from pierhead.router.domain.token import Attempt, Owner, Principal, ProjectHolder, Runner
+from pierhead.router.domain.token import Attempt, Owner, Principal, ProjectHolder, Puller, Runner
 
 
 def may_pull(principal: Principal, repository: str) -> bool:
     """Say whether the principal may read blobs and manifests of a repository."""
-    return may_push_content(principal, repository)
+    return principal == Puller(repository) or may_push_content(principal, repository)
 
 
 def may_push_content(principal: Principal, repository: str) -> bool:
@@ -23,7 +23,7 @@ def may_push_content(principal: Principal, repository: str) -> bool:
             return project == repository
         case Attempt(project=project, live=live):
             return live and project == repository
-        case Runner():
+        case Runner() | Puller():
             return False
         case _:
             assert_never(principal)

@@ -11,14 +11,22 @@ import hashlib
 import hmac
 from base64 import urlsafe_b64encode
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
-from pierhead.router.domain.errors import LeaseLost, NotAllowed, NotFound, Unauthenticated
+from pierhead.router.domain.errors import (
+    LeaseLost,
+    NotAllowed,
+    NotFound,
+    TokenExpired,
+    Unauthenticated,
+)
 
 OWNER_PREFIX: Final = "pho_"
 PROJECT_PREFIX: Final = "php_"
 RUNNER_PREFIX: Final = "phr_"
 BUILD_PREFIX: Final = "phb_"
+PULL_PREFIX: Final = "phl_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,14 @@ class Attempt:
     live: bool = True
 
 
-Principal: TypeAlias = Owner | ProjectHolder | Runner | Attempt
+@dataclass(frozen=True, slots=True)
+class Puller:
+    """May pull from one repository, and nothing else."""
+
+    repository: str
+
+
+Principal: TypeAlias = Owner | ProjectHolder | Runner | Attempt | Puller
 
 
 def token_hash(token: str) -> str:
@@ -85,6 +100,36 @@ def parse_build_token(token: str) -> tuple[str, int]:
     return build_id, int(fence)
 
 
+def pull_token(key: bytes, repository: str, expires_at: datetime) -> str:
+    """Return a token that pulls from one repository: `phl_<repository>~<seconds>~<mac>`.
+
+    It is derived and not stored, so handing out many leaves nothing to clean up.
+    """
+    seconds = str(int(expires_at.timestamp()))
+    secret = derived_secret(key, "pull", repository, seconds)
+    return f"{PULL_PREFIX}{repository}~{seconds}~{secret}"
+
+
+def parse_pull_token(key: bytes, token: str, *, now: datetime) -> Puller:
+    """Return who holds a pull token.
+
+    Raises:
+        Unauthenticated: this installation did not make it.
+        TokenExpired: it did, and its time is over.
+    """
+    repository, _, rest = token.removeprefix(PULL_PREFIX).partition("~")
+    seconds = rest.partition("~")[0]
+    if not (seconds.isascii() and seconds.isdigit() and len(seconds) <= 11):
+        raise Unauthenticated("this is not a token that pulls")
+    expires_at = datetime.fromtimestamp(int(seconds), UTC)
+    made = pull_token(key, repository, expires_at)
+    if not hmac.compare_digest(made.encode(), token.encode()):
+        raise Unauthenticated("this token is not known here")
+    if now >= expires_at:
+        raise TokenExpired("the time of this token is over", hint="ask for a new one")
+    return Puller(repository)
+
+
 def require_owner(principal: Principal) -> None:
     """Raise `NotAllowed` for everybody but the owner."""
     if not isinstance(principal, Owner):
@@ -106,7 +151,7 @@ def require_project(principal: Principal, project: str) -> None:
         case ProjectHolder():
             raise NotFound(f"there is no project {project} for this token")
         case _:
-            raise NotAllowed("a runner's token may not do that")
+            raise NotAllowed("this token may not do that")
 
 
 def require_runner(principal: Principal) -> Runner:

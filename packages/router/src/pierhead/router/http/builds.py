@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pierhead.protocol.build import CancelRequest
+from pierhead.protocol.build import CancelRequest, WhyRequest
 from pierhead.protocol.codec import to_wire
 from pierhead.protocol.plan import Submit, UploadRequest
 from pierhead.router.domain.logbook import Cursor, parse_cursor
@@ -67,6 +67,13 @@ class BuildHandlers:
         """`GET /api/builds/{id}/why`."""
         principal = await self.authenticate(request)
         return answer(await self.submissions.why(principal, request.path_params["build_id"]))
+
+    async def why_not(self, request: Request) -> Response:
+        """`POST /api/builds:why`."""
+        principal = await self.authenticate(request)
+        return answer(
+            await self.submissions.why_not(principal, await document(request, WhyRequest))
+        )
 
     async def cancel(self, request: Request) -> Response:
         """`POST /api/builds/{id}/cancel`."""

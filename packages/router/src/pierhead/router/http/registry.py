@@ -37,6 +37,7 @@ _READ_BYTES: Final = 1024 * 1024  # what one hop to a thread is worth
 # distribution-spec, "Error Codes".
 _CODES: Final = {
     "unauthenticated": "UNAUTHORIZED",
+    "token-expired": "UNAUTHORIZED",
     "token-spent": "UNAUTHORIZED",
     "invalid-document": "UNSUPPORTED",
     "method-not-allowed": "UNSUPPORTED",

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pierhead.protocol.build import BuildPage, BuildView, CancelRequest, Event, Why
+from pierhead.protocol.build import BuildPage, BuildView, CancelRequest, Event, Why, WhyRequest
 from pierhead.protocol.lease import (
     Acquire,
     Acquired,
@@ -26,6 +26,8 @@ from pierhead.protocol.meta import (
     NewProject,
     ProjectPage,
     ProjectView,
+    PullToken,
+    PullTokenRequest,
     ServerCapabilities,
     TokenMade,
 )
@@ -65,6 +67,7 @@ def build_endpoints(of: BuildHandlers) -> list[Endpoint]:
         Endpoint(method="PATCH", path=f"{uploads}/{{upload_id}}", handler=of.upload_part, who=who, body=Bytes(limit=PART_BYTES_MAX), answer=UploadStatus, parameters=(OFFSET,), summary="Send the next part"),
         Endpoint(method="POST", path=builds, handler=of.submit, who=who, body=Submit, answer=BuildView, summary="Submit a build"),
         Endpoint(method="GET", path=builds, handler=of.page, who=who, answer=BuildPage, parameters=PAGE, summary="Builds, newest first"),
+        Endpoint(method="POST", path=f"{builds}:why", handler=of.why_not, who=who, body=WhyRequest, answer=Why, summary="Who would take such a build; nothing is queued"),
         Endpoint(method="GET", path=build, handler=of.show, who=who, answer=BuildView, summary="One build"),
         Endpoint(method="GET", path=f"{build}/why", handler=of.why, who=who, answer=Why, summary="Why each runner takes it or not"),
         Endpoint(method="GET", path=f"{build}/events", handler=of.follow, who=who, answer=Stream(document=Event), parameters=(LAST_EVENT,), summary="Its life, event by event"),
@@ -114,6 +117,7 @@ def project_endpoints(of: ProjectHandlers) -> list[Endpoint]:
         Endpoint(method="GET", path=projects, handler=of.page, who="submitter", answer=ProjectPage, summary="The projects that the token may see"),
         Endpoint(method="POST", path=projects, handler=of.add, who="owner", body=NewProject, answer=ProjectView, summary="Make a project, or change one"),
         Endpoint(method="POST", path=f"{projects}/{{project:path}}/tokens", handler=of.add_token, who="owner", answer=TokenMade, summary="Make a token of a project"),
+        Endpoint(method="POST", path=f"{projects}/{{project:path}}/pull-tokens", handler=of.add_pull_token, who="submitter", body=PullTokenRequest, answer=PullToken, summary="Make a password that only pulls, for a while"),
     ]
     # fmt: on
 

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pierhead.protocol.lease import Acquire
-from pierhead.protocol.meta import Meta, NewProject
+from pierhead.protocol.meta import Meta, NewProject, PullTokenRequest
 from pierhead.protocol.runner import AddRunner, Enroll, SessionRequest
 from pierhead.protocol.version import PROTOCOL, RELEASE
 from pierhead.router.domain.token import require_runner
@@ -72,3 +72,9 @@ class ProjectHandlers:
         """`POST /api/projects/{name}/tokens`."""
         principal = await self.authenticate(request)
         return answer(await self.projects.add_token(principal, request.path_params["project"]))
+
+    async def add_pull_token(self, request: Request) -> Response:
+        """`POST /api/projects/{name}/pull-tokens`."""
+        principal, name = await self.authenticate(request), request.path_params["project"]
+        wanted = await document(request, PullTokenRequest)
+        return answer(await self.projects.add_pull_token(principal, name, wanted))

@@ -7,13 +7,15 @@ from pierhead.router.domain.build import State
 from pierhead.router.domain.errors import Unauthenticated
 from pierhead.router.domain.token import (
     BUILD_PREFIX,
+    PULL_PREFIX,
     Attempt,
     Principal,
     build_token,
     parse_build_token,
+    parse_pull_token,
     token_hash,
 )
-from pierhead.router.ports import Store
+from pierhead.router.ports import Clock, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,13 +24,17 @@ class Identity:
 
     store: Store
     key: bytes
+    clock: Clock
 
     async def principal(self, token: str) -> Principal:
         """Return who holds the token.
 
         Raises:
             Unauthenticated: nobody does.
+            TokenExpired: somebody did.
         """
+        if token.startswith(PULL_PREFIX):
+            return parse_pull_token(self.key, token, now=self.clock.now())
         if token.startswith(BUILD_PREFIX):
             return await self._attempt(token)
         hashed = token_hash(token)

@@ -1,11 +1,14 @@
 """Projects and their tokens, and what the control plane says of itself."""
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 from pierhead.protocol.meta import (
     NewProject,
     ProjectPage,
     ProjectView,
+    PullToken,
+    PullTokenRequest,
     ServerCapabilities,
     TokenMade,
 )
@@ -15,12 +18,14 @@ from pierhead.router.domain.token import (
     Owner,
     Principal,
     ProjectHolder,
+    pull_token,
     require_owner,
+    require_project,
     token_hash,
 )
 from pierhead.router.ports import Clock, Entropy, Ledger, Store, StoredProject
 from pierhead.router.services.facts import all_facts
-from pierhead.router.services.views import project_view, runner_view
+from pierhead.router.services.views import project_view, rfc3339, runner_view
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +36,7 @@ class Projects:
     clock: Clock
     entropy: Entropy
     host: str
+    key: bytes
 
     async def page(self, principal: Principal) -> ProjectPage:
         """Return the projects that the token may see."""
@@ -71,6 +77,27 @@ class Projects:
         await self.store.write(operation)
         return TokenMade(token=token)
 
+    async def add_pull_token(
+        self, principal: Principal, name: str, request: PullTokenRequest
+    ) -> PullToken:
+        """Make a password that pulls from one repository for a while.
+
+        Raises:
+            NotFound: there is no such project for this token.
+        """
+        require_project(principal, name)
+        if await self.store.read(lambda ledger: ledger.project(name)) is None:
+            raise NotFound(f"there is no project {name}")
+        ends = self.clock.now() + timedelta(seconds=request.ttl_seconds)
+        whole = datetime.fromtimestamp(int(ends.timestamp()), UTC)  # as the token carries it
+        return PullToken(
+            registry=self.host,
+            repository=name,
+            username="pull",
+            token=pull_token(self.key, name, whole),
+            expires_at=rfc3339(whole) or "",
+        )
+
     async def capabilities(self, principal: Principal) -> ServerCapabilities:
         """Return what this control plane can build, now."""
         _require_submitter(principal)
@@ -92,4 +119,4 @@ class Projects:
 def _require_submitter(principal: Principal) -> None:
     """Raise `NotAllowed` for whoever never submits a build."""
     if not isinstance(principal, Owner | ProjectHolder):
-        raise NotAllowed("a runner's token may not do that")
+        raise NotAllowed("this token may not do that")

@@ -1,16 +1,17 @@
 """Submitting, cancelling and finding builds."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
-from pierhead.protocol.build import BuildPage, BuildView, CancelRequest, Queued, Why
+from pierhead.protocol.build import BuildPage, BuildView, CancelRequest, Queued, Why, WhyRequest
 from pierhead.protocol.plan import Submit
 from pierhead.router.domain import waiting
 from pierhead.router.domain.build import Build, Cancel, State
 from pierhead.router.domain.errors import InvalidRequest, KeyReused, NotAllowed, NotFound
-from pierhead.router.domain.matching import explain
+from pierhead.router.domain.matching import Wanted, explain
 from pierhead.router.domain.token import Owner, Principal, ProjectHolder, require_project
 from pierhead.router.ports import Clock, Entropy, Ledger, Logs, Store, StoredBuild, StoredProject
 from pierhead.router.services.bells import Bells
@@ -44,25 +45,26 @@ class Submissions:
         """
         require_project(principal, request.project)
         build_id, now = self.entropy.id("b_"), self.clock.now()
-        stored, new = await self.store.write(
+        stored, changed = await self.store.write(
             lambda ledger: self._submit(ledger, build_id, request, now)
         )
-        if new:
-            announce(self.bells, stored)
+        announce(self.bells, *changed)
         return view_of(stored)
 
     def _submit(
         self, ledger: Ledger, build_id: str, request: Submit, now: datetime
-    ) -> tuple[StoredBuild, bool]:
+    ) -> tuple[StoredBuild, Sequence[StoredBuild]]:
+        """Return the build, and all builds that changed with it."""
         known = request.key and ledger.build_by_key(request.project, request.key)
         if known:
             if known.submit != request:
                 detail = f"the key {request.key!r} was used for {known.id}, another request"
                 raise KeyReused(detail, hint="use a new key for a new request")
-            return known, False
+            return known, ()
         if ledger.context_size(request.project, request.context.digest) is None:
             detail = f"the context {request.context.digest} was not uploaded to {request.project}"
             raise InvalidRequest(detail, hint="upload it first: POST /api/uploads")
+        replaced = self._replace(ledger, build_id, request, now)
         project = ledger.project(request.project)
         if project is None:
             project = StoredProject(name=request.project, trusted=True, created_at=now)
@@ -80,7 +82,18 @@ class Submissions:
         facts = all_facts(ledger, now)
         rejections, _ = explain(facts, wanted_of(added))
         self.lifecycle.record(ledger, added, Queued(cursor="", rejections=rejections))
-        return consider_here(self.lifecycle, self.waiting, ledger, added, facts, now), True
+        added = consider_here(self.lifecycle, self.waiting, ledger, added, facts, now)
+        return added, [added, *replaced]
+
+    def _replace(
+        self, ledger: Ledger, build_id: str, request: Submit, now: datetime
+    ) -> Sequence[StoredBuild]:
+        """End the older builds of the group, in the same transaction: never two are wanted."""
+        if request.supersedes is None:
+            return ()
+        older = ledger.open_in_group(request.project, request.supersedes)
+        wish = Cancel("a newer build", f"replaced by {build_id}")
+        return [self.lifecycle.apply(ledger, stored, wish, now) for stored in older]
 
     async def cancel(
         self, principal: Principal, build_id: str, request: CancelRequest
@@ -134,7 +147,6 @@ class Submissions:
             stored = visible(ledger, principal, build_id)
             facts, wanted = all_facts(ledger, now), wanted_of(stored)
             rejections, eligible = explain(facts, wanted)
-            wants = f"{wanted.platform or 'any platform'}, network {wanted.network}"
             verdict = f"{stored.build.state}"
             if stored.build.state is State.QUEUED:
                 judged = waiting.judge(
@@ -143,9 +155,46 @@ class Submissions:
                 verdict = _sentence(judged)
             elif stored.last_runner:
                 verdict = f"{stored.build.state} on {stored.last_runner}"
-            return Why(wants=wants, rejections=rejections, eligible=eligible, verdict=verdict)
+            return Why(
+                wants=_wants(wanted), rejections=rejections, eligible=eligible, verdict=verdict
+            )
 
         return await self.store.read(operation)
+
+    async def why_not(self, principal: Principal, request: WhyRequest) -> Why:
+        """Say which runners would not take such a build and what would happen."""
+        require_project(principal, request.project)
+        now = self.clock.now()
+
+        def operation(ledger: Ledger) -> Why:
+            project = ledger.project(request.project)
+            wanted = Wanted(
+                build_id="",
+                sequence=0,
+                platform=request.platform,
+                network=request.network,
+                trusted=project is None or project.trusted,
+            )
+            patience = waiting.Patience(
+                if_nobody=request.if_nobody,
+                busy_for=timedelta(seconds=request.max_queue_wait_seconds),
+                since=now,
+            )
+            facts = all_facts(ledger, now)
+            rejections, eligible = explain(facts, wanted)
+            judged = waiting.judge(wanted, patience, facts, now=now, policy=self.waiting)
+            return Why(
+                wants=_wants(wanted),
+                rejections=rejections,
+                eligible=eligible,
+                verdict=_sentence(judged),
+            )
+
+        return await self.store.read(operation)
+
+
+def _wants(wanted: Wanted) -> str:
+    return f"{wanted.platform or 'any platform'}, network {wanted.network}"
 
 
 def visible(ledger: Ledger, principal: Principal, build_id: str) -> StoredBuild:
@@ -156,7 +205,7 @@ def visible(ledger: Ledger, principal: Principal, build_id: str) -> StoredBuild:
         InvalidRequest: the prefix fits more than one.
     """
     if not isinstance(principal, Owner | ProjectHolder):
-        raise NotAllowed("a runner's token may not do that")
+        raise NotAllowed("this token may not do that")
     project = principal.project if isinstance(principal, ProjectHolder) else None
     exact = ledger.build(build_id)
     if exact is not None and project in {None, exact.submit.project}:

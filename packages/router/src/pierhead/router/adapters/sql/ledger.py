@@ -113,6 +113,15 @@ class SqlLedger(SqlImages):
         """Return the build that was submitted with a key."""
         return self._build_where(t.builds.c.project == project, t.builds.c.key == key)
 
+    def open_in_group(self, project: str, group: str) -> Sequence[StoredBuild]:
+        """Return the builds of a group that have not ended, oldest first."""
+        query = sa.select(t.builds).where(
+            t.builds.c.project == project,
+            t.builds.c.supersedes == group,
+            t.builds.c.finished_at.is_(None),
+        )
+        return self._builds(query.order_by(t.builds.c.sequence))
+
     def builds_with_prefix(self, prefix: str, project: str | None) -> Sequence[StoredBuild]:
         """Return at most two builds whose id begins so; `@`: the latest."""
         query = sa.select(t.builds).order_by(t.builds.c.sequence.desc())
@@ -389,6 +398,7 @@ def _build_row(stored: StoredBuild) -> dict[str, Any]:
         "sequence": stored.sequence,
         "project": stored.submit.project,
         "key": stored.submit.key,
+        "supersedes": stored.submit.supersedes,
         "submit": msgspec.json.encode(stored.submit),
         "trusted": stored.trusted,
         "created_at": stored.created_at.timestamp(),

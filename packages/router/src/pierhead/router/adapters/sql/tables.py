@@ -15,6 +15,7 @@ builds = sa.Table(
     sa.Column("id", sa.String, nullable=False, unique=True),
     sa.Column("project", sa.String, nullable=False),
     sa.Column("key", sa.String),
+    sa.Column("supersedes", sa.String),
     sa.Column("submit", sa.LargeBinary, nullable=False),
     sa.Column("trusted", sa.Boolean, nullable=False),
     sa.Column("created_at", sa.Float, nullable=False),
@@ -46,6 +47,12 @@ sa.Index(
     builds.c.state,
     builds.c.sequence,
     sqlite_where=builds.c.state.in_(["queued", "leased"]),
+)
+sa.Index(
+    "router_builds_by_group",
+    builds.c.project,
+    builds.c.supersedes,
+    sqlite_where=builds.c.supersedes.is_not(None),
 )
 sa.Index("router_builds_by_project", builds.c.project, builds.c.sequence)
 
