@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -25,6 +26,7 @@ from tests.acceptance.stage import Context, Service, Stage, free_port, pack, sta
 ROUNDS = 300
 WARM_UP = 20
 TIMES_BASELINE = 3.0
+ROW = {"project": "hello", "key": "k" * 20}
 BROKEN = Envelope(outcome="failed", failure=Failure(cause="command", message="a benchmark"))
 CAPABILITIES = Capabilities(
     platforms=("linux/amd64",),
@@ -36,36 +38,47 @@ CAPABILITIES = Capabilities(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """How long each round took, in seconds. Each round measures both, so that both meet the same
+    noise of the machine."""
+
+    baseline: list[float] = field(default_factory=list)
+    enqueued: list[float] = field(default_factory=list)
+
+
 async def measure(folder: Path, say: Callable[[str], None]) -> list[Figure]:
-    baseline = await commit_rows(folder)
-    say(spread("POST that commits a row", baseline))
     plane = folder / "plane"
     plane.mkdir()
-    async with stage(plane) as opened:
-        enqueued = await enqueue(opened)
+    samples = Samples()
+    async with rows(folder) as client, stage(plane) as opened:
+        await enqueue(opened, client, samples)
+    baseline, enqueued = samples.baseline[WARM_UP:], samples.enqueued[WARM_UP:]
+    say(spread("POST that commits a row", baseline))
     say(spread("submit to plan in the runner", enqueued))
     goal = TIMES_BASELINE * percentile(baseline, 99) * 1000
     return [Figure(metric="p99_ms", value=percentile(enqueued, 99) * 1000, goal=goal)]
 
 
-async def commit_rows(folder: Path) -> list[float]:
-    """Return how long each POST to the baseline took."""
+@contextlib.asynccontextmanager
+async def rows(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """Serve the baseline: a POST that commits one row."""
     port = free_port()
     command = [sys.executable, "-m", "benchmarks.baseline", str(port), str(folder / "rows.db")]
     server = Service(command, {}, folder / "baseline.log")
     server.start()
-    samples = []
-    row = {"project": "hello", "key": "k" * 20}
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-            await until_it_answers(client, row)
-            for _ in range(ROUNDS + WARM_UP):
-                began = time.perf_counter()
-                (await client.post("/rows", json=row)).raise_for_status()
-                samples.append(time.perf_counter() - began)
+            await until_it_answers(client, ROW)
+            yield client
     finally:
         await server.stop()
-    return samples[WARM_UP:]
+
+
+async def commit_row(client: httpx.AsyncClient) -> float:
+    began = time.perf_counter()
+    (await client.post("/rows", json=ROW)).raise_for_status()
+    return time.perf_counter() - began
 
 
 async def until_it_answers(client: httpx.AsyncClient, row: dict[str, str]) -> None:
@@ -77,8 +90,8 @@ async def until_it_answers(client: httpx.AsyncClient, row: dict[str, str]) -> No
     raise RuntimeError("the baseline does not start")
 
 
-async def enqueue(opened: Stage) -> list[float]:
-    """Return how long each build took from its submit to its runner."""
+async def enqueue(opened: Stage, baseline: httpx.AsyncClient, samples: Samples) -> None:
+    """Measure builds from their submit to their runner."""
     context = pack({"Dockerfile": b"FROM scratch\n"})
     async with opened.client() as owner:
         code = (await owner.add_runner(AddRunner(name="bench"))).code
@@ -87,27 +100,31 @@ async def enqueue(opened: Stage) -> list[float]:
         credential = (await owner.enroll(enroll)).credential
         await upload(owner, context, "hello")
         async with RouterClient(opened.url, token=credential) as runner:
-            return await rounds(opened, owner, runner, context)
+            await rounds(opened, owner, runner, context, baseline, samples)
 
 
 async def rounds(
-    opened: Stage, owner: RouterClient, runner: RouterClient, context: Context
-) -> list[float]:
+    opened: Stage,
+    owner: RouterClient,
+    runner: RouterClient,
+    context: Context,
+    baseline: httpx.AsyncClient,
+    samples: Samples,
+) -> None:
     request = SessionRequest(process="bench", boot_id="bench", capabilities=CAPABILITIES)
     session = (await runner.open_session(request)).session_id
-    samples = []
     for number in range(ROUNDS + WARM_UP):
+        samples.baseline.append(await commit_row(baseline))
         waiting = asyncio.create_task(take(runner, session, number))
         await asyncio.sleep(0.01)  # so that the acquire is held when the build comes
         began = time.perf_counter()
         wanted = Submit(project="hello", plan=Plan(), context=context.reference, key=f"k{number}")
         submitted = asyncio.create_task(owner.submit(wanted))
         grant, ended = await waiting
-        samples.append(ended - began)
+        samples.enqueued.append(ended - began)
         await submitted
         async with RouterClient(opened.url, token=grant.token) as attempt:
             await attempt.report(grant.build_id, grant.fence, BROKEN)
-    return samples[WARM_UP:]
 
 
 async def take(runner: RouterClient, session: str, turn: int) -> tuple[Grant, float]:

@@ -98,7 +98,7 @@ class House:
     async def until_parked(self, count: int = 1) -> None:
         """Return when so many runners wait for work."""
         async with asyncio.timeout(10):
-            while len(self.router.bells._parked) < count:  # noqa: ASYNC110
+            while len(self.router.bells._parked) != count:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
     async def project_token(self, project: str = "web") -> str:

@@ -152,6 +152,32 @@ async def test_a_waiting_runner_gets_a_build_when_it_comes(house: House) -> None
         assert [grant.build_id for grant in (await held).grants] == [build.id]
 
 
+async def test_a_runner_that_went_away_is_not_held_for(house: House) -> None:
+    runner = await house.runner()
+    held = asyncio.create_task(runner.acquire(hold_ms=20_000))
+    await house.until_parked()
+    held.cancel()
+
+    await house.until_parked(0)
+    build = await house.submit()
+
+    assert (await house.owner.build(build.id)).state == "queued"
+    assert [grant.build_id for grant in (await runner.acquire()).grants] == [build.id]
+
+
+async def test_a_hold_is_a_sign_of_life_of_its_beginning_only(house: House) -> None:
+    runner = await house.runner()
+    held = asyncio.create_task(runner.acquire(hold_ms=20_000))
+    await house.until_parked()
+    house.clock.advance(36)
+    await house.submit()
+    await held
+
+    [seen] = (await house.owner.capabilities()).runners
+
+    assert seen.online is False
+
+
 async def test_a_stopping_server_answers_all_that_it_holds(house: House) -> None:
     runner = await house.runner()
     build, grant = await house.leased(runner)

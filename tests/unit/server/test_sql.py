@@ -84,3 +84,20 @@ async def test_close_finishes_what_waits(tmp_path: Path) -> None:
     again = Database(tmp_path / "test.db")
     assert await again.read(rows) == list(range(300))
     await again.close()
+
+
+async def test_what_comes_in_while_others_run_shares_their_commit(database: Database) -> None:
+    running, go_on = threading.Event(), threading.Event()
+
+    def slow(sql: sa.Connection) -> sa.RootTransaction | None:
+        running.set()
+        assert go_on.wait(10)
+        return sql.get_transaction()
+
+    first = asyncio.create_task(database.write(slow))
+    await asyncio.to_thread(running.wait, 10)
+    second = asyncio.create_task(database.write(lambda sql: sql.get_transaction()))
+    await asyncio.sleep(0)
+    go_on.set()
+
+    assert await first is await second is not None

@@ -4,7 +4,7 @@ from typing import Final
 
 import structlog
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from pierhead.protocol.codec import to_wire
@@ -38,6 +38,12 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     slug = _BY_STATUS.get(error.status_code, "invalid-document")
     return problem_response(problem(slug, f"{request.method} {request.url.path}: {error.detail}"))
+
+
+async def on_gone(_request: Request, error: Exception) -> Response:
+    """Answer a client that is not there any more: nobody reads it, and nothing is wrong."""
+    assert isinstance(error, ClientDisconnect)
+    return Response(status_code=204)
 
 
 async def on_bug(request: Request, error: Exception) -> Response:

@@ -11,7 +11,7 @@ undoes itself alone. Operations never wait for anything but the database.
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
@@ -23,8 +23,9 @@ from pierhead.protocol.problem import problem
 
 T = TypeVar("T")
 Operation: TypeAlias = Callable[[sa.Connection], T]
+_Waiting: TypeAlias = tuple[Operation[Any], Future[Any]]
 
-# Enough to share a flush among all that arrived during the last one; a batch stays under 5 ms.
+# Enough to share a flush among all that arrived during the last one.
 GROUP_MAX: Final = 256
 READERS: Final = 2
 _PRAGMAS: Final = (
@@ -42,9 +43,7 @@ class Database:
         self._engine = sa.create_engine(f"sqlite:///{path}", pool_size=READERS + 1, max_overflow=0)
         sa.event.listen(self._engine, "connect", _configure)
         sa.event.listen(self._engine, "begin", lambda connection: _begin(connection))
-        self._waiting: queue.SimpleQueue[tuple[Operation[Any], Future[Any]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="sql-read")
         self._writer = threading.Thread(target=self._write_all, name="sql-write", daemon=True)
         self._writer.start()
@@ -77,41 +76,36 @@ class Database:
 
     def _write_all(self) -> None:
         with self._engine.connect() as connection:
-            while (group := self._next_group()) is not None:
-                _commit_group(connection, group)
+            while (first := self._waiting.get()) is not None:
+                _commit_group(connection, self._group(first))
 
-    def _next_group(self) -> "list[tuple[Operation[Any], Future[Any]]] | None":
-        first = self._waiting.get()
-        if first is None:
-            return None
-        group = [first]
-        while len(group) < GROUP_MAX:
+    def _group(self, first: _Waiting) -> Iterator[_Waiting]:
+        """Yield an operation, and then whatever has come in while the ones before it ran."""
+        yield first
+        for _ in range(GROUP_MAX - 1):
             try:
                 following = self._waiting.get_nowait()
             except queue.Empty:
-                break
+                return
             if following is None:
                 self._waiting.put(None)  # the end comes after this group
-                break
-            group.append(following)
-        return group
+                return
+            yield following
 
 
-def _commit_group(
-    connection: sa.Connection, group: "list[tuple[Operation[Any], Future[Any]]]"
-) -> None:
+def _commit_group(connection: sa.Connection, group: Iterable[_Waiting]) -> None:
     """Run all operations in one transaction; tell their callers only once it is committed."""
-    # From here on no caller can cancel: setting a cancelled future would end this thread, and with
-    # it all later writes.
-    group = [pair for pair in group if pair[1].set_running_or_notify_cancel()]
     outcomes: list[tuple[Future[Any], Any, BaseException | None]] = []
     try:
         with connection.begin():
             for operation, done in group:
-                outcomes.append((done, *_attempt(connection, operation)))
+                # From here on its caller cannot cancel: setting a cancelled future would end this
+                # thread, and with it all later writes.
+                if done.set_running_or_notify_cancel():
+                    outcomes.append((done, *_attempt(connection, operation)))
     except sa.exc.SQLAlchemyError as error:
         failure = _unavailable(error)
-        outcomes = [(done, None, failure) for _, done in group]
+        outcomes = [(done, None, failure) for done, _, _ in outcomes]
     for done, value, failed in outcomes:
         if failed is None:
             done.set_result(value)

@@ -14,7 +14,7 @@ import structlog
 import uvloop
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from pierhead.protocol.client.http import is_loopback
 from pierhead.protocol.errors import PierheadError, Unavailable
@@ -59,7 +59,7 @@ from pierhead.router.services.sweep import EVERY_SECONDS, Sweep
 from pierhead.router.services.uploads import Uploads
 from pierhead.server.blobs import BlobStore
 from pierhead.server.log import configure
-from pierhead.server.problems import on_bug, on_http_exception, on_pierhead_error
+from pierhead.server.problems import on_bug, on_gone, on_http_exception, on_pierhead_error
 from pierhead.server.serve import listen, serve
 
 log = structlog.get_logger()
@@ -174,6 +174,7 @@ def _compose(
             Refused: on_refused,
             PierheadError: on_pierhead_error,
             HTTPException: on_http_exception,
+            ClientDisconnect: on_gone,
             Exception: on_bug,
         },
     )

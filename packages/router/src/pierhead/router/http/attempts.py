@@ -17,6 +17,7 @@ from pierhead.router.http.requests import (
     decompressed,
     document,
     offset_of,
+    while_connected,
 )
 from pierhead.router.services.attempts import Attempts
 from pierhead.router.services.views import view_of
@@ -54,7 +55,8 @@ class AttemptHandlers:
     async def signals(self, request: Request) -> Response:
         """`GET /api/builds/{id}/signals`, held."""
         attempt = await attempt_of(request, self.authenticate)
-        return answer(await self.attempts.signals(attempt, HOLD_MS_MAX / 1000))
+        signals = self.attempts.signals(attempt, HOLD_MS_MAX / 1000)
+        return answer(await while_connected(request, signals))
 
     async def log(self, request: Request) -> Response:
         """`PATCH /api/builds/{id}/logs`."""

@@ -1,13 +1,14 @@
 """What handlers read from a request, checked and bounded."""
 
+import asyncio
 import base64
 import binascii
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import zstandard
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from pierhead.protocol.codec import DOCUMENT_BYTES_MAX, from_wire, to_wire
@@ -102,6 +103,31 @@ def decompressed(data: bytes, limit: int) -> bytes:
     if len(plain) > limit:
         raise TooLarge(f"a part holds at most {limit} bytes")
     return plain
+
+
+async def while_connected(request: Request, doing: Coroutine[Any, Any, T]) -> T:
+    """Return what is waited for, unless the client goes away: then there is nobody to hold for.
+
+    The request's body has to be read before.
+
+    Raises:
+        ClientDisconnect: the client went away.
+    """
+    held = asyncio.ensure_future(doing)
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait((held, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not held.done():
+            raise ClientDisconnect
+        return held.result()
+    finally:
+        gone.cancel()
+        held.cancel()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def answer(model: msgspec.Struct, status: int = 200) -> Response:

@@ -10,7 +10,7 @@ from pierhead.protocol.meta import Meta, NewProject, PullTokenRequest
 from pierhead.protocol.runner import AddRunner, Enroll, SessionRequest
 from pierhead.protocol.version import PROTOCOL, RELEASE
 from pierhead.router.domain.token import require_runner
-from pierhead.router.http.requests import Authenticate, answer, document
+from pierhead.router.http.requests import Authenticate, answer, document, while_connected
 from pierhead.router.services.projects import Projects
 from pierhead.router.services.runners import Runners
 
@@ -41,7 +41,8 @@ class RunnerHandlers:
     async def acquire(self, request: Request) -> Response:
         """`POST /api/runners/acquire`, held."""
         runner = require_runner(await self.authenticate(request))
-        return answer(await self.runners.acquire(runner, await document(request, Acquire)))
+        wanted = await document(request, Acquire)
+        return answer(await while_connected(request, self.runners.acquire(runner, wanted)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

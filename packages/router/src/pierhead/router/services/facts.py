@@ -1,8 +1,10 @@
 """From what is stored to what the rules look at."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
+from pierhead.protocol.plan import Submit
 from pierhead.router.domain.matching import RunnerFacts, Wanted
 from pierhead.router.domain.waiting import Patience
 from pierhead.router.ports import Ledger, StoredBuild, StoredRunner
@@ -11,13 +13,17 @@ from pierhead.router.ports import Ledger, StoredBuild, StoredRunner
 OFFLINE_AFTER = timedelta(seconds=35)
 
 
+def wanted_by(request: Submit, build_id: str) -> Wanted:
+    """Return what a build needs, as far as its submitter says."""
+    plan = request.plan
+    return Wanted(build_id=build_id, sequence=0, platform=plan.platform, network=plan.network)
+
+
 def wanted_of(stored: StoredBuild) -> Wanted:
     """Return what a queued build needs."""
-    return Wanted(
-        build_id=stored.id,
+    return replace(
+        wanted_by(stored.submit, stored.id),
         sequence=stored.sequence,
-        platform=stored.submit.plan.platform,
-        network=stored.submit.plan.network,
         trusted=stored.trusted,
         here_allowed=stored.here_reason is not None,
     )

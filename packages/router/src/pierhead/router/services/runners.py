@@ -147,13 +147,16 @@ class Runners:
 
     async def acquire(self, runner: Runner, request: Acquire) -> Acquired:
         """Grant builds, or wait for some; the repeat of a request gets the same grant."""
-        until = self.clock.now() + timedelta(milliseconds=min(request.hold_ms, HOLD_MS))
+        # A sign of life is when the request came, not when the hold ends: who has sent it may be
+        # gone by then.
+        arrived = self.clock.now()
+        until = arrived + timedelta(milliseconds=min(request.hold_ms, HOLD_MS))
         parked = None
         try:
             while True:
                 if self.bells.draining:
                     return Acquired(retry_after_ms=DRAIN_RETRY_MS)
-                answer, facts, lost = await self._take(runner, request)
+                answer, facts, lost = await self._take(runner, request, arrived)
                 announce(self.bells, *lost)
                 for grant in answer.grants:
                     self.bells.changed(grant.build_id)
@@ -172,13 +175,15 @@ class Runners:
                 self.bells.leave(parked)
 
     async def _take(
-        self, runner: Runner, request: Acquire
+        self, runner: Runner, request: Acquire, arrived: datetime
     ) -> tuple[Acquired, RunnerFacts, Sequence[StoredBuild]]:
         now = self.clock.now()
-        return await self.store.write(lambda ledger: self._take_in(ledger, runner, request, now))
+        return await self.store.write(
+            lambda ledger: self._take_in(ledger, runner, request, arrived, now)
+        )
 
     def _take_in(
-        self, ledger: Ledger, runner: Runner, request: Acquire, now: datetime
+        self, ledger: Ledger, runner: Runner, request: Acquire, arrived: datetime, now: datetime
     ) -> tuple[Acquired, RunnerFacts, Sequence[StoredBuild]]:
         known = _registered(ledger, runner)
         session = known.session
@@ -189,7 +194,7 @@ class Runners:
             return Acquired(), facts_of(known, 0, now), ()
         known = replace(
             known,
-            session=replace(session, seen_at=now, turn=request.turn),
+            session=replace(session, seen_at=max(session.seen_at, arrived), turn=request.turn),
             slots=request.slots,
             reason=request.reason if request.slots == 0 else None,
         )

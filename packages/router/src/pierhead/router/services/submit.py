@@ -15,7 +15,7 @@ from pierhead.router.domain.matching import Wanted, explain
 from pierhead.router.domain.token import Owner, Principal, ProjectHolder, require_project
 from pierhead.router.ports import Clock, Entropy, Ledger, Logs, Store, StoredBuild, StoredProject
 from pierhead.router.services.bells import Bells
-from pierhead.router.services.facts import all_facts, patience_of, wanted_of
+from pierhead.router.services.facts import all_facts, patience_of, wanted_by, wanted_of
 from pierhead.router.services.lifecycle import Lifecycle, announce
 from pierhead.router.services.sweep import consider_here
 from pierhead.router.services.views import view_of
@@ -45,6 +45,8 @@ class Submissions:
         """
         require_project(principal, request.project)
         build_id, now = self.entropy.id("b_"), self.clock.now()
+        # Whoever will take it is woken while it is being stored, so that both share one commit.
+        self.bells.offer(wanted_by(request, build_id))
         stored, changed = await self.store.write(
             lambda ledger: self._submit(ledger, build_id, request, now)
         )
