@@ -224,3 +224,23 @@ async def test_a_killed_buildah_leaves_a_failure_and_nothing_else(bench: Bench) 
     assert isinstance(broken, Broken)
     assert broken.failure.cause == "runner"
     assert (await attempt.stop()).clean
+
+
+async def test_hosts_limits_and_shared_memory_reach_the_steps(bench: Bench) -> None:
+    plan = Plan(
+        add_hosts=("db:10.1.2.3", "six:fd00::1"),
+        shm_bytes=32 * 2**20,
+        ulimits=("nofile=111:222",),
+        pull=True,
+    )
+
+    log = await bench.log_of(
+        "RUN cat /etc/hosts; df -k /dev/shm | tail -1; ulimit -n; ulimit -Hn\n", plan=plan
+    )
+
+    lines = [line.split() for line in log.splitlines()]
+    assert ["10.1.2.3", "db"] in lines
+    assert ["fd00::1", "six"] in lines
+    assert ["shm", "32768"] in [line[:2] for line in lines]
+    assert ["111"] in lines
+    assert ["222"] in lines

@@ -6,7 +6,9 @@ import pytest
 
 from pierhead.protocol.cli.main import run
 from pierhead.protocol.cli.speak import USAGE
-from pierhead.router.cli import build
+from pierhead.protocol.plan import Plan
+from pierhead.router.cli import build, flags
+from pierhead.router.cli.flags import Output
 
 
 @pytest.fixture
@@ -31,13 +33,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[build.Asked]:
     return seen
 
 
-@pytest.mark.parametrize("flag", sorted(build.NOT_YET))
+@pytest.mark.parametrize("flag", sorted(flags.REFUSED))
 def test_a_flag_that_is_not_honoured_is_refused_by_name(
     flag: str, context: Path, asked: list[build.Asked], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["build", f"{flag}=x", str(context)]) == USAGE
     told = capsys.readouterr().err
-    assert told.startswith(f"error: {flag} is not honoured yet\n\nhint: ")
+    assert told.startswith(f"error: {flag} is not honoured\n\nhint: ")
     assert asked == []
 
 
@@ -96,7 +98,23 @@ def test_a_secret_looking_argument_is_noted_without_its_value(
         (["-t", "Web"], "'Web' is not NAME or NAME:TAG"),
         (["--label", "=x"], "'=x' is not NAME=VALUE"),
         (["--if-nobody", "maybe"], "--if-nobody is here, wait or fail"),
-        (["--progress", "tty"], "--progress is auto or plain"),
+        (["--progress", "tty"], "--progress is auto, plain or quiet"),
+        (["-f", "-"], "a Dockerfile from standard input is not honoured"),
+        (["--network", "host"], "--network host is not honoured"),
+        (["--platform", "linux/amd64,linux/arm64"], "several platforms in one build"),
+        (["--platform", "amd64"], "'amd64' is not a platform"),
+        (["--add-host", "db"], "--add-host is NAME:ADDRESS, not 'db'"),
+        (["--add-host", "db:host-gateway"], "host-gateway is not honoured"),
+        (["--ulimit", "files=1"], "--ulimit is NAME=SOFT:HARD, not 'files=1'"),
+        (["--shm-size", "1t"], "--shm-size is 64k to 64g, not '1t'"),
+        (["-o", "out"], "-o into a folder is not honoured"),
+        (["-o", "type=local,dest=out"], "-o into a folder is not honoured"),
+        (["-o", "type=cacheonly"], "-o type=cacheonly is not honoured"),
+        (["-o", "type=oci"], "-o type=oci needs a file"),
+        (["-o", "type=oci,dest=x,compression=zstd"], "-o compression=... is not honoured"),
+        (["-o", "/no/such/folder/x.tar"], "there is no folder /no/such/folder"),
+        (["--iidfile", "/no/such/folder/id"], "there is no folder /no/such/folder"),
+        (["--detach", "-o", "x.tar"], "--detach does not wait for the image"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_packed(
@@ -109,6 +127,76 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_packed(
     assert run(["build", *arguments, str(context)]) == USAGE
     assert f"error: {said}" in capsys.readouterr().err
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("context", "said"),
+    [
+        ("-", "a context from standard input is not honoured: a context is a folder"),
+        ("https://example.org/a.git", "the context https://example.org/a.git is not honoured"),
+        ("git@example.org:a/b.git#main", "the context git@example.org:a/b.git#main is not"),
+        ("github.com/a/b", "the context github.com/a/b is not honoured"),
+    ],
+)
+def test_a_context_that_is_no_folder_is_refused_with_the_way(
+    context: str, said: str, asked: list[build.Asked], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["build", context]) == USAGE
+    told = capsys.readouterr().err
+    assert f"error: {said}" in told
+    assert "\nhint: " in told
+    assert asked == []
+
+
+def test_every_flag_of_the_plan_reaches_it(context: Path, asked: list[build.Asked]) -> None:
+    given = [
+        *("--target", "web", "--label", "a=b", "--label", "c", "--platform", "linux/aarch64"),
+        *("--no-cache", "--pull=true", "--network", "none", "--timeout", "60"),
+        *("--add-host", "db=10.0.0.1", "--add-host", "six:[fd00::1]", "--shm-size", "256m"),
+        *("--ulimit", "nofile=1024:4096", "--ulimit", "core=-1"),
+    ]
+
+    assert run(["build", *given, str(context)]) == 0
+
+    assert asked[0].plan == Plan(
+        target="web",
+        labels={"a": "b", "c": ""},
+        platform="linux/arm64",
+        no_cache=True,
+        pull=True,
+        network="none",
+        timeout_seconds=60,
+        add_hosts=("db:10.0.0.1", "six:fd00::1"),
+        shm_bytes=256 * 2**20,
+        ulimits=("nofile=1024:4096", "core=-1"),
+    )
+
+
+def test_what_is_so_anyway_is_taken_and_changes_nothing(
+    context: Path, asked: list[build.Asked]
+) -> None:
+    given = ["--push", "--rm", "--force-rm", "--provenance=false", "--sbom=false", "--load=false"]
+    run(["build", str(context)])
+    assert run(["build", *given, "-o", "type=registry", "--pull=false", str(context)]) == 0
+    assert asked[0] == asked[1]
+
+
+def test_outputs_are_files_of_three_kinds(context: Path, asked: list[build.Asked]) -> None:
+    given = ["-o", "out.tar", "-o", "type=oci,dest=a", "-o", "dest=b,type=tar", "-o", "-"]
+    run(["build", *given, str(context)])
+    assert asked[0].wish.outputs == (
+        Output("docker", "out.tar"),
+        Output("oci", "a"),
+        Output("tar", "b"),
+        Output("tar", "-"),
+    )
+
+
+def test_a_flag_after_two_dashes_is_a_path(
+    asked: list[build.Asked], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["build", "--", "--squash"]) == USAGE
+    assert "--squash is not a folder" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_dockerfile_is_refused(

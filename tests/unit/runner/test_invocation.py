@@ -52,13 +52,19 @@ def test_everything_a_plan_says_is_an_argument_in_a_fixed_order() -> None:
         build_args={"B": "2", "A": "with space; $(and) 'more'"},
         labels={"l": "1"},
         no_cache=True,
+        pull=True,
+        add_hosts=("db:10.0.0.1", "six:fd00::1"),
+        shm_bytes=256 * 2**20,
+        ulimits=("nofile=1024:4096",),
         source_date_epoch=1_700_000_000,
     )
 
     command = build_command(STORE, plan, "/c", cgroup="/step")
 
     assert command[command.index("--timestamp") :] == [
-        "--timestamp", "1700000000", "--no-cache", "--target", "web",
+        "--timestamp", "1700000000", "--no-cache", "--pull=always", "--add-host", "db:10.0.0.1",
+        "--add-host", "six:fd00::1", "--shm-size", "262144k", "--ulimit", "nofile=1024:4096",
+        "--target", "web",
         "--build-arg", "A=with space; $(and) 'more'", "--build-arg", "B=2", "--label", "l=1",
         "-t", "localhost/pierhead/last:latest", "-f", "/c/docker/Dockerfile.web", "/c",
     ]  # fmt: skip

@@ -13,6 +13,20 @@ Value: TypeAlias = Annotated[str, Meta(max_length=32 * 1024)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 PathText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096)]
 
+# "name:address", as `--add-host` writes it.
+HostEntry: TypeAlias = Annotated[
+    str, Meta(max_length=320, pattern=r"^[A-Za-z0-9_.-]{1,253}:[0-9a-fA-F.:]{2,45}\Z")
+]
+# "nofile=1024:4096", soft and hard, as `--ulimit` writes it; the names are Linux' own.
+Ulimit: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=64,
+        pattern=r"^(core|cpu|data|fsize|locks|memlock|msgqueue|nice|nofile|nproc|rss|rtprio|rttime"
+        r"|sigpending|stack)=(-1|[0-9]{1,19})(:(-1|[0-9]{1,19}))?\Z",
+    ),
+]
+SHM_BYTES_MAX: Final = 64 * 1024**3
 CONTEXT_BYTES_MAX: Final = 4 * 1024**3
 CONTEXT_FILES_MAX: Final = 1_000_000
 TIMEOUT_SECONDS_MAX: Final = 6 * 3600
@@ -31,6 +45,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     no_cache: bool = False
     platform: PlatformText | None = None  # none: what the runner is
     network: Literal["default", "none"] = "default"
+    pull: bool = False  # ask for the base images' newest, whatever the runner has
+    add_hosts: Annotated[tuple[HostEntry, ...], Meta(max_length=64)] = ()
+    shm_bytes: Annotated[int, Meta(ge=64 * 1024, le=SHM_BYTES_MAX)] | None = None  # none: 64 MiB
+    ulimits: Annotated[tuple[Ulimit, ...], Meta(max_length=32)] = ()
     source_date_epoch: Annotated[int, Meta(ge=0, le=2**33)] | None = None  # seconds; none: 0
     timeout_seconds: Annotated[int, Meta(ge=1, le=TIMEOUT_SECONDS_MAX)] = 1800
 

@@ -109,11 +109,11 @@ def _run(point: EntryPoint, arguments: list[str]) -> int:
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     try:
         loaded = point.load()
-        # A command's module may look at its arguments before they are parsed, to say more than
-        # that an option is unknown.
-        check = getattr(sys.modules[point.module], "check_arguments", None)
-        if check is not None:
-            check(arguments)
+        # A command's module may look at its arguments before they are parsed: to say more than
+        # that an option is unknown, and to take what others write in another way.
+        prepare = getattr(sys.modules[point.module], "prepare_arguments", None)
+        if prepare is not None:
+            arguments = prepare(arguments)
         app = loaded if isinstance(loaded, typer.Typer) else _single(typer, loaded)
         code = app(args=arguments, prog_name=f"pierhead {point.name}", standalone_mode=False)
     except ModuleNotFoundError as error:

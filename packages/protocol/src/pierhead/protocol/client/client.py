@@ -158,6 +158,23 @@ class RouterClient:
         path = f"/api/projects/{quote(project, safe='')}/pull-tokens"
         return await self._call(PullToken, "POST", path, request)
 
+    # Images, by content.
+
+    async def manifest(self, repository: str, digest: str) -> bytes:
+        """Return a manifest of the registry, byte for byte."""
+        path = f"/v2/{quote(repository)}/manifests/{quote(digest)}"
+        return (await self._send("GET", path)).content
+
+    async def blob(self, repository: str, digest: str) -> AsyncIterator[bytes]:
+        """Yield a blob of the registry. Whoever reads it has to check its digest."""
+        path = f"/v2/{quote(repository)}/blobs/{quote(digest)}"
+        async with self._stream("GET", path, {}) as response:
+            try:
+                async for data in response.aiter_bytes():
+                    yield data
+            except httpx.HTTPError as error:
+                raise unreachable(self.base_url, error) from error
+
     # Owners.
 
     async def projects(self) -> ProjectPage:

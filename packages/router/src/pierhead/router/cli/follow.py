@@ -34,8 +34,11 @@ AWAY_SECONDS: Final = 120.0
 class Story:
     """What was told of a build so far."""
 
-    def __init__(self, name: str, *, quiet: bool = False, raw: bool = False) -> None:
+    def __init__(
+        self, name: str, *, quiet: bool = False, raw: bool = False, gives: bool = True
+    ) -> None:
         self._name = name
+        self._gives = gives  # no: stdout belongs to the image itself
         self._quiet = quiet
         self._raw = raw
         self._line = b""
@@ -109,7 +112,7 @@ class Story:
                     f"{self._name}  built {self._where()} in {duration(took)}   "
                     f"({_facts(result)})   {view.id}"
                 )
-                give(view.reference or "")
+                (give if self._gives else self._tell)(view.reference or "")
                 return OK
             case "cancelled":
                 tell(f"{self._name}  cancelled   {view.id}{proof_text(result)}")

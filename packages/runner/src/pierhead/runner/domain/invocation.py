@@ -65,6 +65,10 @@ def build_command(store: Store, plan: Plan, context: str, *, cgroup: str | None)
     options += ["--network", network]
     options += ["--timestamp", str(plan.source_date_epoch or 0)]
     options += ["--no-cache"] if plan.no_cache else []
+    options += ["--pull=always"] if plan.pull else []
+    options += [word for entry in plan.add_hosts for word in ("--add-host", entry)]
+    options += ["--shm-size", f"{plan.shm_bytes // 1024}k"] if plan.shm_bytes else []
+    options += [word for limit in plan.ulimits for word in ("--ulimit", limit)]
     options += ["--target", plan.target] if plan.target else []
     for name, value in sorted(plan.build_args.items()):
         # Never by buildah's environment: a name like LD_PRELOAD would reach buildah itself.

@@ -1,0 +1,77 @@
+"""What ^C means while a build is followed: cancel it, or only stop looking.
+
+Whoever sits at a terminal is asked; again ^C is the answer "cancel". A program that interrupts
+means cancel at once. SIGTERM is the same as ^C.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable
+
+from pierhead.protocol.build import CancelRequest
+from pierhead.protocol.cli.speak import INTERRUPTED, tell
+from pierhead.protocol.client.client import RouterClient
+
+
+class Interrupts:
+    """The interrupts of this process, one after the other, for whoever waits for them."""
+
+    def __init__(self) -> None:
+        self._came: asyncio.Queue[None] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._came.put_nowait, None)
+
+    async def next(self) -> None:
+        """Wait for one."""
+        await self._came.get()
+
+
+async def obey(
+    following: "asyncio.Task[int]",
+    interrupts: Interrupts,
+    client: RouterClient,
+    build_id: str,
+    *,
+    may_detach: bool,
+) -> int:
+    """Wait for the end of what is followed, or do what an interrupt means; return the code."""
+    await first(following, interrupts.next())
+    if not following.done() and may_detach and sys.stdin.isatty() and sys.stderr.isatty():
+        if await _wants_detach(build_id, following, interrupts):
+            following.cancel()
+            tell(f"detached. later: pierhead builds watch {build_id}")
+            return INTERRUPTED
+        tell()
+    if following.done():
+        return following.result()
+    await client.cancel(build_id, CancelRequest(reason="interrupted"))
+    await first(following, interrupts.next())  # who interrupts again does not wait for the end
+    if following.done():
+        following.exception()  # it was told already, and the interrupt is what counts
+    return INTERRUPTED
+
+
+async def _wants_detach(
+    build_id: str, following: "asyncio.Task[int]", interrupts: Interrupts
+) -> bool:
+    """Ask what people mean by ^C, until they answer, interrupt again, or the build ends."""
+    question = f"\n^C  cancel {build_id}?  [c]ancel  [d]etach  (again ^C = cancel) "
+    print(question, end="", file=sys.stderr, flush=True)
+    loop, typed = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), typed.set)  # a thread that reads could not be stopped
+    try:
+        await first(following, interrupts.next(), typed.wait())
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+    return typed.is_set() and sys.stdin.readline().strip().lower().startswith("d")
+
+
+async def first(*awaited: Awaitable[object]) -> None:
+    """Wait until one of them is done, and end those that were only made to be waited for."""
+    tasks = [asyncio.ensure_future(one) for one in awaited]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task, one in zip(tasks, awaited, strict=True):
+        if task is not one:
+            task.cancel()
