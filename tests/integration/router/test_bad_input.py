@@ -3,6 +3,7 @@
 import pytest
 
 from pierhead.protocol.problem import PROBLEM_MEDIA_TYPE
+from pierhead.protocol.version import SPOKEN
 from tests.integration.router.stage import House
 
 DEEP = b"[" * 100_000
@@ -59,7 +60,10 @@ async def test_another_version_of_the_protocol_is_refused_by_name(house: House) 
         "/api/builds", headers={"Pierhead-Protocol": "99"}
     )
 
-    assert answered.json()["type"].endswith("version-unsupported")
+    found = answered.json()
+    assert found["type"].endswith("version-unsupported")
+    assert (found["low"], found["high"]) == (SPOKEN.low, SPOKEN.high)
+    assert found["hint"].startswith("this control plane is the older one")
 
 
 @pytest.mark.parametrize("path", ["/", "/api", "/api/nothing", "/api/builds/b_x%00/logs"])

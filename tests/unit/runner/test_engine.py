@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pierhead.protocol.errors import IntegrityError, Invalid, LeaseLost, TokenRefused
+from pierhead.protocol.errors import (
+    IntegrityError,
+    Invalid,
+    LeaseLost,
+    ProtocolMismatch,
+    TokenRefused,
+)
 from pierhead.protocol.lease import Acquired, Held
 from pierhead.protocol.plan import ContextRef
 from pierhead.protocol.problem import problem
@@ -148,6 +154,21 @@ async def test_a_request_whose_answer_is_lost_is_the_same_request_again(
     assert {request.request_id for request in first} == {first[0].request_id}
     assert stage.control.asked[4].request_id != first[0].request_id
     assert stage.control.asked[4].turn > first[0].turn
+
+
+async def test_a_runner_of_another_version_waits_for_the_upgrade_and_goes_on(
+    start: Start, tmp_path: Path
+) -> None:
+    other = ProtocolMismatch(problem("version-unsupported", "no common version"))
+    stage = await start(good(tmp_path))
+    stage.control.say(other, Acquired(grants=(grant(),)))
+    hold = stage.control.hold(grant())
+    await until(lambda: hold.envelopes)
+    await stage.end()
+
+    assert stage.control.asked[0].request_id == stage.control.asked[1].request_id
+    assert engines._patience(other, 0.25) == engines.MISMATCH_SECONDS
+    assert engines._patience(away(), 0.25) == 0.25
 
 
 async def test_a_change_repeats_the_unanswered_request_with_what_is_true_now(

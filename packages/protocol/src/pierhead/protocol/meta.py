@@ -16,8 +16,9 @@ PULL_SECONDS_MAX: Final = 24 * 3600
 class Meta(Struct, frozen=True, kw_only=True):
     """Answer to `GET /api/meta`; needs no token."""
 
-    low: int
+    low: int  # the oldest version of the protocol that is spoken
     high: int
+    deprecated: tuple[int, ...] = ()  # spoken still, but not by the next release
     release: str
     features: tuple[str, ...] = ()
 

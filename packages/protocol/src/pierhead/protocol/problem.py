@@ -41,6 +41,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_offset: int | None = None  # offset-mismatch: where to go on, in bytes
     state: str | None = None  # build-finished: the final state
     retry_after_ms: int | None = None
+    low: int | None = None  # version-unsupported: the versions that the server speaks
+    high: int | None = None
 
     @property
     def slug(self) -> str:

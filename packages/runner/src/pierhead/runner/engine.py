@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from pierhead.protocol.errors import Unavailable
+from pierhead.protocol.errors import PierheadError, ProtocolMismatch, Unavailable
 from pierhead.protocol.lease import Acquire, Acquired, Grant, Held
 from pierhead.protocol.runner import Capabilities
 from pierhead.runner.job import Job
@@ -24,6 +24,8 @@ from pierhead.runner.ports import Backend, Control, Keeper, Workspace
 DISK_FREE_MIN: Final = 512 * 1024**2
 BACKOFF_SECONDS: Final = 0.25
 BACKOFF_MAX_SECONDS: Final = 16.0
+# While one side waits to be upgraded. A runner that ended instead would have to be started by hand.
+MISMATCH_SECONDS: Final = 60.0
 # After builds that the runner itself broke: longer each time, so that a sick machine cannot eat
 # the queue.
 QUARANTINE_SECONDS: Final = 10.0
@@ -108,10 +110,10 @@ class Engine:
         while not self._draining:
             try:
                 session = await self._control.open_session(self._process, capabilities)
-            except Unavailable as error:
-                log.warning("session.unavailable", detail=str(error))
+            except (Unavailable, ProtocolMismatch) as error:
+                log.warning("session.unavailable", detail=str(error), hint=error.problem.hint)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._jitter(wait)):
+                    async with asyncio.timeout(self._jitter(_patience(error, wait))):
                         await self._changed.wait()
                 wait = min(wait * 2, BACKOFF_MAX_SECONDS)
                 continue
@@ -165,9 +167,9 @@ class Engine:
         while True:
             try:
                 return await self._control.acquire(request)
-            except Unavailable as error:
-                log.warning("acquire.unavailable", detail=str(error))
-                await asyncio.sleep(self._jitter(wait))
+            except (Unavailable, ProtocolMismatch) as error:
+                log.warning("acquire.unavailable", detail=str(error), hint=error.problem.hint)
+                await asyncio.sleep(self._jitter(_patience(error, wait)))
                 wait = min(wait * 2, BACKOFF_MAX_SECONDS)
 
     def _act(self, answer: Acquired) -> None:
@@ -247,3 +249,8 @@ class Engine:
             log.info("engine.stopping", builds=len(self._tasks), why=why)
             await asyncio.wait(self._tasks.values())
         self._collect()
+
+
+def _patience(error: PierheadError, wait: float) -> float:
+    """Return how long to wait before asking again: an upgrade takes longer than a restart."""
+    return MISMATCH_SECONDS if isinstance(error, ProtocolMismatch) else wait

@@ -16,7 +16,7 @@ import msgspec
 from pierhead.protocol.build import BuildPage, BuildView, CancelRequest, Event, Why, WhyRequest
 from pierhead.protocol.client.http import Transport, check_url, open_client, unreachable
 from pierhead.protocol.codec import to_wire
-from pierhead.protocol.errors import PierheadError, Unavailable, error_for
+from pierhead.protocol.errors import PierheadError, ProtocolMismatch, Unavailable, error_for
 from pierhead.protocol.lease import (
     Acquire,
     Acquired,
@@ -40,7 +40,7 @@ from pierhead.protocol.plan import Submit, UploadRequest, UploadStatus
 from pierhead.protocol.problem import PROBLEM_MEDIA_TYPE, Problem, problem
 from pierhead.protocol.result import Envelope, Receipt
 from pierhead.protocol.runner import AddRunner, Enroll, Enrolled, JoinCode, Session, SessionRequest
-from pierhead.protocol.version import FENCE_HEADER, OFFSET_HEADER
+from pierhead.protocol.version import FENCE_HEADER, OFFSET_HEADER, PROTOCOL_HEADER, SPOKEN, Versions
 
 T = TypeVar("T")
 EVENT_DECODER: Final = msgspec.json.Decoder(Event)
@@ -57,9 +57,12 @@ class RouterClient:
         token: str | None = None,
         insecure_http: bool = False,
         transport: Transport | None = None,
+        spoken: Versions = SPOKEN,
     ) -> None:
+        self._spoken = spoken
         self.base_url = check_url(base_url, insecure_http=insecure_http)
         self._http = open_client(self.base_url, token=token, transport=transport)
+        self._http.headers[PROTOCOL_HEADER] = str(spoken.high)
 
     async def __aenter__(self) -> Self:
         return self
@@ -299,32 +302,61 @@ class RouterClient:
             "application/json" if isinstance(body, msgspec.Struct) else "application/octet-stream"
         )
         known = {key: value for key, value in (params or {}).items() if value is not None}
+        request = self._http.build_request(
+            method,
+            path,
+            content=content,
+            params=known,
+            headers={"Content-Type": kind, **(headers or {})},
+        )
+        response = await self._answer(request)
         try:
-            response = await self._http.request(
-                method,
-                path,
-                content=content,
-                params=known,
-                headers={"Content-Type": kind, **(headers or {})},
-            )
+            await response.aread()
+        except httpx.HTTPError as error:
+            raise unreachable(self.base_url, error) from error
+        return response
+
+    @asynccontextmanager
+    async def _stream(
+        self, method: str, path: str, headers: dict[str, str]
+    ) -> AsyncIterator[httpx.Response]:
+        response = await self._answer(self._http.build_request(method, path, headers=headers))
+        try:
+            yield response
+        except httpx.HTTPError as error:
+            raise unreachable(self.base_url, error) from error
+        finally:
+            await response.aclose()
+
+    async def _answer(self, request: httpx.Request) -> httpx.Response:
+        """Send a request, in an older version of the protocol when the other side has no newer.
+
+        Return the answer with its body still to be read.
+        """
+        try:
+            return await self._sent(request)
+        except ProtocolMismatch as error:
+            version = self._common_version(error.problem)
+            if version is None or request.headers[PROTOCOL_HEADER] == str(version):
+                raise
+            self._http.headers[PROTOCOL_HEADER] = request.headers[PROTOCOL_HEADER] = str(version)
+            return await self._sent(request)
+
+    async def _sent(self, request: httpx.Request) -> httpx.Response:
+        try:
+            response = await self._http.send(request, stream=True)
+            if not response.is_success:
+                await response.aread()
         except httpx.HTTPError as error:
             raise unreachable(self.base_url, error) from error
         if response.is_success:
             return response
         raise error_from(response.status_code, response.headers, response.content)
 
-    @asynccontextmanager
-    async def _stream(
-        self, method: str, path: str, headers: dict[str, str]
-    ) -> AsyncIterator[httpx.Response]:
-        try:
-            async with self._http.stream(method, path, headers=headers) as response:
-                if not response.is_success:
-                    content = await response.aread()
-                    raise error_from(response.status_code, response.headers, content)
-                yield response
-        except httpx.HTTPError as error:
-            raise unreachable(self.base_url, error) from error
+    def _common_version(self, found: Problem) -> int | None:
+        if found.low is None or found.high is None:
+            return None
+        return self._spoken.common(Versions(low=found.low, high=found.high))
 
 
 def error_from(status: int, headers: httpx.Headers, content: bytes) -> PierheadError:

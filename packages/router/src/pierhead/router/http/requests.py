@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from pierhead.protocol.codec import DOCUMENT_BYTES_MAX, from_wire, to_wire
 from pierhead.protocol.problem import problem
-from pierhead.protocol.version import FENCE_HEADER, OFFSET_HEADER, PROTOCOL, PROTOCOL_HEADER
+from pierhead.protocol.version import FENCE_HEADER, OFFSET_HEADER, PROTOCOL_HEADER, SPOKEN, Versions
 from pierhead.router.domain.errors import InvalidRequest, Refused, TooLarge, Unauthenticated
 from pierhead.router.domain.token import Attempt, Principal, require_attempt
 from pierhead.server.problems import problem_response, read_body
@@ -42,12 +42,15 @@ def token_of(request: Request) -> str:
     raise Unauthenticated(f"tokens are sent as Bearer, not as {scheme[:20]}")
 
 
-def check_protocol(request: Request) -> None:
-    """Raise `InvalidRequest` when the client speaks another version of the protocol."""
-    said = request.headers.get(PROTOCOL_HEADER, str(PROTOCOL))
-    if said != str(PROTOCOL):
-        hint = "upgrade the older side: pip install -U pierhead"
-        raise VersionUnsupported(f"this side speaks {PROTOCOL}, not {said[:10]}", hint=hint)
+def check_protocol(request: Request, spoken: Versions = SPOKEN) -> None:
+    """Raise `VersionUnsupported` when the client speaks none of our versions of the protocol."""
+    said = request.headers.get(PROTOCOL_HEADER)
+    version = spoken.high if said is None else number(said, PROTOCOL_HEADER)
+    if version not in spoken:
+        older = "this control plane" if version > spoken.high else "your side"
+        detail = f"this control plane speaks protocol {spoken.low} to {spoken.high}, not {version}"
+        hint = f"{older} is the older one: pip install -U pierhead there"
+        raise VersionUnsupported(detail, hint=hint, low=spoken.low, high=spoken.high)
 
 
 class VersionUnsupported(Refused):

@@ -8,9 +8,15 @@ from starlette.responses import Response
 from pierhead.protocol.lease import Acquire
 from pierhead.protocol.meta import Meta, NewProject, PullTokenRequest
 from pierhead.protocol.runner import AddRunner, Enroll, SessionRequest
-from pierhead.protocol.version import PROTOCOL, RELEASE
+from pierhead.protocol.version import RELEASE, SPOKEN
 from pierhead.router.domain.token import require_runner
-from pierhead.router.http.requests import Authenticate, answer, document, while_connected
+from pierhead.router.http.requests import (
+    Authenticate,
+    answer,
+    check_protocol,
+    document,
+    while_connected,
+)
 from pierhead.router.services.projects import Projects
 from pierhead.router.services.runners import Runners
 
@@ -29,6 +35,7 @@ class RunnerHandlers:
 
     async def enroll(self, request: Request) -> Response:
         """`POST /api/runners/enroll`; the join code is the credential."""
+        check_protocol(request)
         return answer(await self.runners.enroll(await document(request, Enroll)))
 
     async def session(self, request: Request) -> Response:
@@ -54,7 +61,7 @@ class ProjectHandlers:
 
     async def meta(self, _request: Request) -> Response:
         """`GET /api/meta`, for everybody."""
-        return answer(Meta(low=PROTOCOL, high=PROTOCOL, release=RELEASE))
+        return answer(Meta(low=SPOKEN.low, high=SPOKEN.high, release=RELEASE))
 
     async def capabilities(self, request: Request) -> Response:
         """`GET /api/capabilities`."""

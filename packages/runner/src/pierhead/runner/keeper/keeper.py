@@ -139,7 +139,7 @@ class Hold(threading.Thread):
         headers = {
             "Authorization": f"Bearer {self.token}",
             "Pierhead-Fence": str(self.fence),
-            "Pierhead-Protocol": "1",
+            "Pierhead-Protocol": "1",  # the heartbeat is as it was in the first version
             "Content-Type": "application/json",
         }
         self.connection.request("POST", path, b"{}", headers)
