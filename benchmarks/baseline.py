@@ -35,7 +35,7 @@ async def main(port: int, path: Path) -> None:
 
     app = Starlette(routes=[Route("/rows", post, methods=["POST"])])
     try:
-        await serve(app, listen("127.0.0.1", port), drain=lambda: None)
+        await serve(app, [listen("127.0.0.1", port)], drain=lambda: None)
     finally:
         await database.close()
 

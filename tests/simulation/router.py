@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from pierhead.protocol.build import CancelRequest
 from pierhead.protocol.digest import digest_of
+from pierhead.protocol.joincode import NO_PIN
 from pierhead.protocol.lease import Acquire, Acquired, Heartbeat, LogAccepted, Release, Renewed
 from pierhead.protocol.plan import Submit
 from pierhead.protocol.result import Envelope, PlatformImage, Receipt
@@ -24,7 +25,7 @@ from pierhead.router.services.attempts import Attempts
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.identity import Identity
 from pierhead.router.services.lifecycle import Lifecycle, attempt_name
-from pierhead.router.services.runners import Runners
+from pierhead.router.services.runners import Runners, WayIn
 from pierhead.router.services.submit import Submissions
 from pierhead.router.services.sweep import Sweep
 
@@ -77,7 +78,7 @@ class Router:
             clock=clock,
             entropy=entropy,
             key=KEY,
-            address=HOST,
+            way_in=WayIn(HOST, lambda: (NO_PIN, "")),
         )
         self.attempts = Attempts(
             store=store,

@@ -27,6 +27,7 @@ from pierhead.protocol.result import Envelope, PlatformImage
 from pierhead.protocol.runner import AddRunner, Capabilities, Enroll, SessionRequest
 from pierhead.router.app import Router, open_router
 from pierhead.router.config import Settings
+from pierhead.router.domain.reach import reach
 from pierhead.server.serve import listen
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
@@ -290,10 +291,11 @@ async def open_house(folder: Path, clock: MovableClock | None = None) -> AsyncIt
     """Serve a router from a folder; the same folder again is the same router, restarted."""
     clock = clock or MovableClock()
     listener = listen("127.0.0.1", 0)
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    port: int = listener.getsockname()[1]
+    reached = reach(host="127.0.0.1", port=port, usual_address=None)
     settings = Settings(data=folder / "data", config=folder / "config", here=False)
     settings.data.mkdir(parents=True, exist_ok=True)
-    async with open_router(settings, url, clock=clock) as router:
+    async with open_router(settings, reached, clock=clock) as router:
         await router.sweep.recover()
         server = _Server(
             uvicorn.Config(

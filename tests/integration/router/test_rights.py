@@ -69,6 +69,8 @@ REGISTRY = row(
 TABLE: dict[tuple[str, str], dict[str, Expected]] = {
     ("GET", "/api/meta"): EVERYBODY,
     ("GET", "/api/openapi.json"): EVERYBODY,
+    ("GET", "/join"): EVERYBODY,
+    ("GET", "/ca.crt"): EVERYBODY,
     ("POST", "/api/runners/enroll"): EVERYBODY,
     ("GET", "/api/capabilities"): ANY_PROJECT,
     ("POST", "/api/uploads"): SUBMITTER,

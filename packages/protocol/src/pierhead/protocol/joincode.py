@@ -1,7 +1,7 @@
 """The join code: `ph1_<host:port>_<pin>_<secret>`, one string with nothing to mistype.
 
-The pin is the fingerprint of the control plane's certificate authority; it is `-` while the control
-plane speaks plain HTTP on its own machine only.
+The pin is the fingerprint of the control plane's own certificate authority. It is `-` where there
+is none: the authorities of the system are asked then, and on loopback nobody is.
 """
 
 import re
@@ -21,6 +21,11 @@ class JoinAddress:
     address: str  # host:port
     pin: str
     secret: str
+
+    @property
+    def host(self) -> str:
+        """The host alone."""
+        return self.address.rpartition(":")[0].strip("[]")
 
     def __str__(self) -> str:
         return f"ph1_{self.address}_{self.pin}_{self.secret}"

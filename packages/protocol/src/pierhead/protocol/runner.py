@@ -86,3 +86,4 @@ class JoinCode(Struct, frozen=True, kw_only=True):
     name: RunnerName
     code: ShortText
     expires_in_seconds: Count
+    key_pin: ShortText = ""  # of the server's key, as `curl --pinnedpubkey` takes it

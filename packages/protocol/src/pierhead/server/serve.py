@@ -1,4 +1,4 @@
-"""One ASGI application on one port, stopped without losing a request.
+"""One ASGI application on its listening sockets, stopped without losing a request.
 
 At the first SIGTERM or SIGINT the application is told to drain: it answers what it holds, at once,
 and says so to whoever comes back; then the listener closes. A second signal does not wait.
@@ -8,24 +8,53 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import uvicorn
 
 from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.problem import problem
+from pierhead.server.door import LOOPBACK, ContextFor, Door, Network
 
 # Uploads that are under way get so long to end after the listener closed.
 STOP_SECONDS = 10
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handling, which ends a graceful stop with the signal's code."""
+    """uvicorn behind doors of our own, without its signal handling.
+
+    That ends a graceful stop with the signal's code.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        context_for: ContextFor | None,
+        clear_for: tuple[Network, ...],
+    ) -> None:
+        super().__init__(config)
+        self._context_for = context_for
+        self._clear_for = clear_for
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        doors: list[Any] = [
+            Door(listener, self._protocol, context_for=self._context_for, clear_for=self._clear_for)
+            for listener in sockets or ()
+        ]
+        self.servers = doors
+        self.started = True
+
+    def _protocol(self) -> asyncio.Protocol:
+        kind: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = kind(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -37,6 +66,8 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if host == "::":
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     try:
         listener.bind((host, port))
     except OSError as error:
@@ -48,8 +79,19 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def serve(app: Any, listener: socket.socket, *, drain: Callable[[], None]) -> None:
-    """Serve until a signal comes, then drain and stop."""
+async def serve(
+    app: Any,
+    listeners: Sequence[socket.socket],
+    *,
+    drain: Callable[[], None],
+    context_for: ContextFor | None = None,
+    clear_for: tuple[Network, ...] = LOOPBACK,
+) -> None:
+    """Serve until a signal comes, then drain and stop.
+
+    `context_for` answers handshakes; none: there is no TLS. Whoever comes from a network of
+    `clear_for` may do without.
+    """
     config = uvicorn.Config(
         app,
         loop="none",
@@ -57,11 +99,12 @@ async def serve(app: Any, listener: socket.socket, *, drain: Callable[[], None])
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # anybody could send them
         timeout_graceful_shutdown=STOP_SECONDS,
         timeout_keep_alive=75,  # over the clients' 30 s, so that they close first
         h11_max_incomplete_event_size=64 * 1024,
     )
-    server = _Server(config)
+    server = _Server(config, context_for, clear_for)
 
     def stop() -> None:
         if server.should_exit:
@@ -73,7 +116,7 @@ async def serve(app: Any, listener: socket.socket, *, drain: Callable[[], None])
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     try:
-        await server.serve(sockets=[listener])
+        await server.serve(sockets=list(listeners))
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

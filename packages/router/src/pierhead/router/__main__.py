@@ -17,6 +17,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT)
     parser.add_argument("--public-url")
+    parser.add_argument("--behind-proxy", dest="proxies", action="append", default=[])
     parser.add_argument("--no-here", dest="here", action="store_false")
     parser.add_argument("--insecure-http", action="store_true")
     parser.add_argument("--ready-fd", type=int)
@@ -27,7 +28,8 @@ def arguments() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Run until a signal comes; return the exit code."""
-    settings = Settings(**vars(arguments().parse_args()))
+    said = vars(arguments().parse_args())
+    settings = Settings(**{**said, "proxies": tuple(said["proxies"])})
     try:
         serve(settings)
     except PierheadError as error:

@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from ipaddress import ip_network
+from socket import socket
+from typing import Final
 
 import structlog
 import uvloop
@@ -16,9 +18,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from pierhead.protocol.client.http import is_loopback
-from pierhead.protocol.errors import PierheadError, Unavailable
-from pierhead.protocol.problem import problem
+from pierhead.protocol.errors import PierheadError
+from pierhead.protocol.joincode import NO_PIN
 from pierhead.router.adapters.clock import SystemClock
 from pierhead.router.adapters.entropy import SystemEntropy
 from pierhead.router.adapters.folders import lock, secret_file, write_registry_login
@@ -28,6 +29,7 @@ from pierhead.router.adapters.sql.ledger import SqlStore
 from pierhead.router.config import Settings
 from pierhead.router.domain.build import LeasePolicy
 from pierhead.router.domain.errors import Refused
+from pierhead.router.domain.reach import Reach, reach
 from pierhead.router.domain.token import OWNER_PREFIX, Owner, Principal, token_hash
 from pierhead.router.domain.waiting import WaitingPolicy
 from pierhead.router.http.attempts import AttemptHandlers
@@ -43,6 +45,7 @@ from pierhead.router.http.routes import (
     runner_endpoints,
 )
 from pierhead.router.http.runners import ProjectHandlers, RunnerHandlers
+from pierhead.router.http.welcome import WelcomeHandlers, welcome_routes
 from pierhead.router.ports import Clock, Entropy
 from pierhead.router.services.attempts import Attempts
 from pierhead.router.services.bells import Bells
@@ -53,15 +56,19 @@ from pierhead.router.services.images import CONFIG_BYTES_MAX
 from pierhead.router.services.lifecycle import Lifecycle
 from pierhead.router.services.projects import Projects
 from pierhead.router.services.registry import Registry
-from pierhead.router.services.runners import Runners
+from pierhead.router.services.runners import Runners, WayIn
 from pierhead.router.services.submit import Submissions
 from pierhead.router.services.sweep import EVERY_SECONDS, Sweep
 from pierhead.router.services.uploads import Uploads
+from pierhead.server.addresses import own_names, usual_address
 from pierhead.server.blobs import BlobStore
+from pierhead.server.door import EVERYBODY, LOOPBACK, Network
 from pierhead.server.log import configure
 from pierhead.server.problems import on_bug, on_gone, on_http_exception, on_pierhead_error
 from pierhead.server.serve import listen, serve
+from pierhead.server.tls import Certificates
 
+RENEWAL_CHECK_SECONDS: Final = 60.0
 log = structlog.get_logger()
 
 
@@ -75,13 +82,14 @@ class Router:
     sweep: Sweep
     blobs: BlobStore
     clock: Clock
+    certificates: Certificates | None
     url: str
 
 
 @contextlib.asynccontextmanager
 async def open_router(
     settings: Settings,
-    url: str,
+    reached: Reach,
     *,
     clock: Clock | None = None,
     entropy: Entropy | None = None,
@@ -94,17 +102,35 @@ async def open_router(
         owner = secret_file(settings.config / "token", OWNER_PREFIX + entropy.secret())
         now = clock.now()
         await store.write(lambda ledger: ledger.add_token(token_hash(owner), Owner(), now))
-        host = url.partition("://")[2]
-        write_registry_login(settings.config, host, owner)
-        yield _compose(settings, url, store, key, clock=clock, entropy=entropy)
+        write_registry_login(settings.config, reached.registry, owner)
+        certificates = _certificates(settings, reached, now) if reached.own_tls else None
+        yield _compose(settings, reached, certificates, store, key, clock=clock, entropy=entropy)
     finally:
         await store.close()
 
 
+def _certificates(settings: Settings, reached: Reach, now: datetime) -> Certificates:
+    found = Certificates(settings.data / "tls", _names(reached), now=now)
+    # What `docker` reads as /etc/docker/certs.d/HOST/ca.crt, and `PIERHEAD_CA` names.
+    (settings.config / "ca.crt").write_bytes(found.authority)
+    return found
+
+
+def _names(reached: Reach) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([reached.name, *own_names()]))
+
+
 def _compose(
-    settings: Settings, url: str, store: SqlStore, key: bytes, *, clock: Clock, entropy: Entropy
+    settings: Settings,
+    reached: Reach,
+    certificates: Certificates | None,
+    store: SqlStore,
+    key: bytes,
+    *,
+    clock: Clock,
+    entropy: Entropy,
 ) -> Router:
-    host = url.partition("://")[2]
+    host = reached.registry
     scale = settings.time_scale
     policy, bells = _scaled_policy(scale), Bells()
     patience = WaitingPolicy(offline_grace=WaitingPolicy().offline_grace * scale)
@@ -142,7 +168,7 @@ def _compose(
         clock=clock,
         entropy=entropy,
         key=key,
-        address=host,
+        way_in=_way_in(reached, certificates),
     )
     uploads = Uploads(store=store, blobs=blobs)
     events = Events(store=store, logs=logs, bells=bells)
@@ -162,13 +188,16 @@ def _compose(
     registry = RegistryHandlers(
         authenticate=authenticate,
         registry=Registry(store=store, blobs=blobs),
-        realm=f"{url}/v2/token",
+        realm=f"{reached.url}/v2/token",
     )
     app = Starlette(
         routes=[
             *(endpoint.route() for endpoint in endpoints),
             openapi_route(endpoints),
             *registry_routes(registry),
+            *welcome_routes(
+                WelcomeHandlers(authority=certificates.authority if certificates else None)
+            ),
         ],
         exception_handlers={
             Refused: on_refused,
@@ -180,8 +209,21 @@ def _compose(
     )
     sweep = Sweep(store=store, lifecycle=lifecycle, bells=bells, clock=clock, waiting=patience)
     return Router(
-        app=app, bells=bells, runners=runners, sweep=sweep, blobs=blobs, clock=clock, url=url
+        app=app,
+        bells=bells,
+        runners=runners,
+        sweep=sweep,
+        blobs=blobs,
+        clock=clock,
+        certificates=certificates,
+        url=reached.url,
     )
+
+
+def _way_in(reached: Reach, certificates: Certificates | None) -> WayIn:
+    if certificates is None:
+        return WayIn(reached.address, lambda: (NO_PIN, ""))
+    return WayIn(reached.address, lambda: (certificates.pin, certificates.key_pin))
 
 
 def _scaled_policy(scale: float) -> LeasePolicy:
@@ -195,40 +237,72 @@ async def run(settings: Settings) -> None:
     """Run a control plane until a signal comes.
 
     Raises:
-        Unavailable: the port or the data folder is taken, or plain HTTP would leave the machine.
+        Unavailable: the port or the data folder is taken.
+        Refused: the settings contradict each other.
     """
-    if not is_loopback(settings.host) and not settings.insecure_http:
-        detail = f"plain HTTP on {settings.host} would carry tokens in the clear"
-        hint = "listen on 127.0.0.1, or add --insecure-http in a network that you trust"
-        raise Unavailable(problem("dependency-unavailable", detail, hint=hint))
     holder = lock(settings.data)
     try:
-        listener = listen(settings.host, settings.port)
-        port = listener.getsockname()[1]
-        url = settings.public_url or f"http://{settings.host}:{port}"
-        local = f"http://{settings.host}:{port}"
-        async with open_router(settings, url) as router:
-            await _run(router, settings, listener, local)
+        first = listen(settings.host, settings.port)
+        reached = reach(
+            host=settings.host,
+            port=first.getsockname()[1],
+            usual_address=usual_address(),
+            public_url=settings.public_url,
+            behind_proxy=bool(settings.proxies),
+            insecure_http=settings.insecure_http,
+        )
+        port = first.getsockname()[1]
+        listeners = [first, *(listen(host, port) for host in reached.hosts[1:])]
+        async with open_router(settings, reached) as router:
+            await _run(router, settings, reached, listeners)
     finally:
         os.close(holder)
 
 
-async def _run(router: Router, settings: Settings, listener: socket.socket, local: str) -> None:
+async def _run(
+    router: Router, settings: Settings, reached: Reach, listeners: Sequence[socket]
+) -> None:
     await router.sweep.recover()
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_sweep_for_ever(router))]
         if settings.here and runner_installed():
-            tasks.append(group.create_task(_here(router, settings, local)))
-        log.info("serve.ready", url=router.url, data=str(settings.data))
+            tasks.append(group.create_task(_here(router, settings, reached.local)))
+        if (certificates := router.certificates) is not None:
+            tasks.append(group.create_task(_renew_for_ever(certificates, reached, router.clock)))
+        log.info("serve.ready", url=reached.url, data=str(settings.data))
         if settings.end_with_input:
             tasks.append(group.create_task(_stop_with_input()))
         if settings.ready_fd is not None:
-            os.write(settings.ready_fd, local.encode() + b"\n")
+            os.write(settings.ready_fd, reached.local.encode() + b"\n")
             os.close(settings.ready_fd)
-        await serve(router.app, listener, drain=router.bells.drain)
+        await serve(
+            router.app,
+            listeners,
+            drain=router.bells.drain,
+            context_for=(lambda _hello: certificates.context) if certificates else None,
+            clear_for=_clear_for(settings),
+        )
         for task in tasks:
             task.cancel()
     log.info("serve.stopped")
+
+
+def _clear_for(settings: Settings) -> tuple[Network, ...]:
+    """Return from where plain HTTP is answered."""
+    if settings.insecure_http:
+        return EVERYBODY
+    return (*LOOPBACK, *(ip_network(text, strict=False) for text in settings.proxies))
+
+
+async def _renew_for_ever(certificates: Certificates, reached: Reach, clock: Clock) -> None:
+    """Make the certificate anew in time, and when this machine got another address."""
+    while True:
+        await asyncio.sleep(RENEWAL_CHECK_SECONDS)
+        try:
+            if certificates.renew(_names(reached), now=clock.now()):
+                log.info("certificate.renewed")
+        except OSError as error:
+            log.error("certificate.renewal-failed", error=str(error))
 
 
 async def _sweep_for_ever(router: Router) -> None:

@@ -16,7 +16,8 @@ class Settings:
     config: Path  # the owner's token and what clients need
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT  # 0: any
-    public_url: str | None = None  # none: http://HOST:PORT
+    public_url: str | None = None  # none: found out, see domain/reach.py
+    proxies: tuple[str, ...] = ()  # networks of the reverse proxy that has the certificate
     here: bool = True
     insecure_http: bool = False
     ready_fd: int | None = None  # told the URL, once, when requests are accepted

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import structlog
 
+from pierhead.protocol.client.proxy import proxy_for
+from pierhead.protocol.client.trust import trusted_ca
 from pierhead.runner.adapters.buildah import BuildahBackend
 from pierhead.runner.adapters.entropy import jitter, new_id
 from pierhead.runner.adapters.keeper import KeeperProcess
-from pierhead.runner.adapters.router import HttpControl
+from pierhead.runner.adapters.router import HttpControl, Way
 from pierhead.runner.adapters.workspace import DiskWorkspace
 from pierhead.runner.config import Joined, lock_state
 from pierhead.runner.engine import Engine, Limits
@@ -27,8 +29,9 @@ async def work(joined: Joined, state: Path, *, end_with_input: bool) -> None:
         PierheadError: the credential is refused, or another process works with the state folder.
     """
     holder = lock_state(state)
-    control = HttpControl(joined.url, joined.credential, insecure_http=joined.insecure_http)
-    keeper = KeeperProcess(joined.url)
+    way = Way(joined.url, trusted_ca(joined.ca), insecure_http=joined.insecure_http)
+    control = HttpControl(way, joined.credential)
+    keeper = KeeperProcess(joined.url, ca=way.ca, proxy=proxy_for(joined.url, os.environ))
     backend = BuildahBackend(state, slots=joined.slots, memory_bytes=joined.memory_bytes)
     engine = Engine(
         control,

@@ -16,6 +16,7 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     url: str
     credential: str
+    ca: str | None = None  # the control plane's own certificate authority, PEM
     insecure_http: bool = False
     slots: int = 1
     memory_bytes: int | None = None

@@ -1,7 +1,7 @@
-"""Which control plane the command speaks to, and with which token.
+"""Which control plane the command speaks to, with which token, and whom it believes to be that.
 
 `--url` and `PIERHEAD_URL` win, then what `pierhead login` noted, then a control plane on this
-machine.
+machine, at the port that `pierhead up` noted.
 """
 
 import json
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.client.trust import trusted_ca
 
 LOCAL_URL: Final = "http://127.0.0.1:7443"
 
@@ -22,11 +23,14 @@ class Place:
     url: str
     token: str | None
     chosen: bool
+    ca: str | None = None  # its own certificate authority, PEM; none: the system's
 
     def client(self) -> RouterClient:
         """Return a client for it."""
         insecure = os.environ.get("PIERHEAD_INSECURE_HTTP") == "1"
-        return RouterClient(self.url, token=self.token, insecure_http=insecure)
+        return RouterClient(
+            self.url, token=self.token, ca=trusted_ca(self.ca), insecure_http=insecure
+        )
 
 
 def config_folder() -> Path:
@@ -39,31 +43,41 @@ def find_place(url: str | None = None) -> Place:
     """Return the control plane to speak to."""
     said = url or os.environ.get("PIERHEAD_URL") or None
     token = os.environ.get("PIERHEAD_TOKEN")
-    noted = _noted()
-    if said is None and noted:
-        return Place(noted["url"], token or noted.get("token"), chosen=True)
-    if said is not None and noted and noted["url"] == said.rstrip("/"):
-        token = token or noted.get("token")
-    return Place(said or LOCAL_URL, token or _own_token(), chosen=said is not None)
+    noted = _read("context.json")
+    if noted and (said is None or noted["url"] == said.rstrip("/")):
+        found = token or noted.get("token") or _own_token()
+        return Place(noted["url"], found, chosen=True, ca=noted.get("ca"))
+    local = (_read("local.json") or {}).get("url", LOCAL_URL)
+    return Place(said or local, token or _own_token(), chosen=said is not None)
 
 
-def note_place(url: str, token: str) -> None:
+def note_place(url: str, token: str, ca: str | None) -> None:
     """Remember a control plane; only its owner can read the file."""
-    folder = config_folder()
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fresh = folder / "context.json.new"
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump({"url": url.rstrip("/"), "token": token}, file)
-    fresh.replace(folder / "context.json")
+    noted = {"url": url.rstrip("/"), "token": token}
+    _write("context.json", {**noted, "ca": ca} if ca else noted)
 
 
-def _noted() -> dict[str, str] | None:
+def note_local(url: str) -> None:
+    """Remember where the control plane of this machine answers."""
+    _write("local.json", {"url": url})
+
+
+def _read(name: str) -> dict[str, str] | None:
     try:
-        found = json.loads((config_folder() / "context.json").read_text())
+        found = json.loads((config_folder() / name).read_text())
     except (FileNotFoundError, ValueError):
         return None
     return found if isinstance(found, dict) and "url" in found else None
+
+
+def _write(name: str, document: dict[str, str]) -> None:
+    folder = config_folder()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fresh = folder / f"{name}.new"
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(document, file)
+    fresh.replace(folder / name)
 
 
 def _own_token() -> str | None:

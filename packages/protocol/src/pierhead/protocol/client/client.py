@@ -55,13 +55,14 @@ class RouterClient:
         base_url: str,
         *,
         token: str | None = None,
+        ca: str | None = None,
         insecure_http: bool = False,
         transport: Transport | None = None,
         spoken: Versions = SPOKEN,
     ) -> None:
         self._spoken = spoken
         self.base_url = check_url(base_url, insecure_http=insecure_http)
-        self._http = open_client(self.base_url, token=token, transport=transport)
+        self._http = open_client(self.base_url, token=token, ca=ca, transport=transport)
         self._http.headers[PROTOCOL_HEADER] = str(spoken.high)
 
     async def __aenter__(self) -> Self:

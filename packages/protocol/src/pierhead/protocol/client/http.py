@@ -3,12 +3,15 @@
 Tokens travel in the clear over plain HTTP, so it is for loopback only, unless asked for by name.
 """
 
-import ipaddress
+import os
+import ssl
 from typing import Final
 from urllib.parse import urlsplit
 
 import httpx
 
+from pierhead.protocol.client.proxy import is_loopback, proxy_for
+from pierhead.protocol.client.trust import tls_context
 from pierhead.protocol.errors import Invalid, Unavailable
 from pierhead.protocol.problem import problem
 from pierhead.protocol.version import PROTOCOL, PROTOCOL_HEADER
@@ -20,16 +23,6 @@ CONNECT_SECONDS: Final = 10.0
 Client = httpx.AsyncClient
 Response = httpx.Response
 Transport = httpx.AsyncBaseTransport
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether a host can only be this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_url(url: str, *, insecure_http: bool = False) -> str:
@@ -51,8 +44,13 @@ def check_url(url: str, *, insecure_http: bool = False) -> str:
     return url.rstrip("/")
 
 
-def open_client(base_url: str, *, token: str | None, transport: Transport | None = None) -> Client:
-    """Return a client for one control plane. Obeys HTTPS_PROXY, NO_PROXY and SSL_CERT_FILE."""
+def open_client(
+    base_url: str, *, token: str | None, ca: str | None = None, transport: Transport | None = None
+) -> Client:
+    """Return a client for one control plane, verified by `ca` (PEM) or by the system's authorities.
+
+    Obeys HTTPS_PROXY, NO_PROXY and SSL_CERT_FILE.
+    """
     headers = {PROTOCOL_HEADER: str(PROTOCOL)}
     if token:
         headers["Authorization"] = f"Bearer {token}"
@@ -64,12 +62,36 @@ def open_client(base_url: str, *, token: str | None, transport: Transport | None
         timeout=timeout,
         limits=limits,
         transport=transport,
-        # A proxy has no business between two processes of one machine.
-        trust_env=not is_loopback(urlsplit(base_url).hostname or ""),
+        verify=_verifier(base_url, ca),
+        proxy=None if transport else proxy_for(base_url, os.environ),
+        trust_env=False,  # what is obeyed was just read, by the same rules in every process
     )
+
+
+def _verifier(base_url: str, ca: str | None) -> ssl.SSLContext:
+    if base_url.startswith("https:"):
+        return tls_context(ca)
+    # Nothing is verified over plain HTTP; loading the system's authorities takes a while.
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def distrusted(error: BaseException | None) -> str | None:
+    """Return why the other side's certificate was not accepted, if that is what happened."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return error.verify_message
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def unreachable(base_url: str, error: httpx.HTTPError) -> Unavailable:
     """Return the error for a request that got no answer."""
+    if (reason := distrusted(error)) is not None:
+        detail = f"the certificate of {base_url} is not to be trusted: {reason}"
+        hint = (
+            "if it has its own certificate authority: "
+            f"pierhead login {base_url} --pin PIN (pierhead up prints the pin there)"
+        )
+        return Unavailable(problem("dependency-unavailable", detail, hint=hint))
     detail = f"no answer from {base_url}: {error or type(error).__name__}"
     return Unavailable(problem("dependency-unavailable", detail))

@@ -7,6 +7,7 @@ import typer
 
 from pierhead.protocol.cli.place import find_place
 from pierhead.protocol.cli.speak import USAGE, fail, give, give_json, tell
+from pierhead.protocol.joincode import parse_join_code
 from pierhead.protocol.runner import AddRunner, JoinCode
 
 
@@ -23,14 +24,22 @@ def command(
     if as_json:
         give_json(code)
         return
-    minutes = code.expires_in_seconds // 60
-    tell(f"Paste this within {minutes} minutes (works once):")
+    tell(f"Paste this on the other machine within {code.expires_in_seconds // 60} minutes:")
     tell()
-    give(f"pierhead join {code.code}")
+    give(join_line(code))
     tell()
-    tell(
-        "In this release only this machine itself can join: other machines need TLS, which is next."
-    )
+
+
+def join_line(code: JoinCode) -> str:
+    """Return the line that lets a machine join which has only a shell.
+
+    A control plane with its own authority is unknown to curl, so curl is told its key instead: the
+    script comes from nobody else.
+    """
+    address = parse_join_code(code.code)
+    usual = address.address.removesuffix(":443")
+    pinned = f" --insecure --pinnedpubkey {code.key_pin}" if code.key_pin else ""
+    return f"curl -LsSf{pinned} https://{usual}/join | sh -s -- {code.code}"
 
 
 async def _add(name: str, url: str | None) -> JoinCode:

@@ -20,6 +20,10 @@ def command(
     no_here: Annotated[
         bool, typer.Option("--no-here", help="Do not build on this machine")
     ] = False,
+    behind_proxy: Annotated[
+        list[str] | None,
+        typer.Option(help="Network of the reverse proxy that has the certificate"),
+    ] = None,
     insecure_http: Annotated[
         bool, typer.Option("--insecure-http", help="Plain HTTP beyond this machine")
     ] = False,
@@ -29,10 +33,11 @@ def command(
 
     arguments = serve_arguments(data or data_folder(), host, port)
     arguments += ["--public-url", public_url] if public_url else []
+    for network in behind_proxy or ():
+        arguments += ["--behind-proxy", network]
     arguments += ["--no-here"] if no_here else []
     arguments += ["--insecure-http"] if insecure_http else []
     tell(f"data      {data or data_folder()}")
-    tell(f"address   http://{host}:{port}")
     tell(f"token     {config_folder() / 'token'} (mode 0600)")
     # The frame of the command weighs more than the control plane itself; leave it behind.
     os.execv(sys.executable, arguments)  # noqa: S606 - no shell is what is wanted here

@@ -1,12 +1,12 @@
 """Runners come in, begin to work, and take builds."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from pierhead.protocol.ids import RunnerName
-from pierhead.protocol.joincode import NO_PIN, JoinAddress
+from pierhead.protocol.joincode import JoinAddress
 from pierhead.protocol.lease import Acquire, Acquired, Grant, Held
 from pierhead.protocol.runner import AddRunner, Enroll, Enrolled, JoinCode, Session, SessionRequest
 from pierhead.router.domain import build as machine
@@ -34,6 +34,14 @@ HERE: Final = "here"
 DRAIN_RETRY_MS: Final = 500
 
 
+@dataclass(frozen=True, slots=True)
+class WayIn:
+    """What a join code says of this control plane."""
+
+    address: str  # host:port
+    pins: Callable[[], tuple[str, str]]  # of the authority, and of the server's key right now
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runners:
     """What the owner and the runners themselves may do with runners."""
@@ -44,7 +52,7 @@ class Runners:
     clock: Clock
     entropy: Entropy
     key: bytes  # of this installation; derives tokens
-    address: str  # host:port that join codes carry
+    way_in: WayIn
 
     async def add(self, principal: Principal, request: AddRunner) -> JoinCode:
         """Make a join code."""
@@ -59,9 +67,13 @@ class Runners:
             ledger.save_code(token_hash(secret), code)
 
         await self.store.write(operation)
-        code = JoinAddress(address=self.address, pin=NO_PIN, secret=secret)
+        pin, key_pin = self.way_in.pins()
+        code = JoinAddress(address=self.way_in.address, pin=pin, secret=secret)
         return JoinCode(
-            name=request.name, code=str(code), expires_in_seconds=int(LIFETIME.total_seconds())
+            name=request.name,
+            code=str(code),
+            key_pin=key_pin,
+            expires_in_seconds=int(LIFETIME.total_seconds()),
         )
 
     async def enroll(self, request: Enroll) -> Enrolled:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from pierhead.protocol.lease import Grant
 from pierhead.runner.ports import Group
 
 _SCRIPT: Final = Path(__file__).parent.parent / "keeper" / "keeper.py"
+_SYSTEM_TRUST: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 TICK_SECONDS: Final = 5.0
 AGAIN_SECONDS: Final = 0.2
 log = structlog.get_logger()
@@ -33,8 +35,9 @@ class _Held:
 class KeeperProcess:
     """One keeper for all builds of a runner."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, *, ca: str | None = None, proxy: str | None = None) -> None:
+        # It has no environment and no rules of its own: what this process obeys, it obeys.
+        self._way = {"url": url, "ca": ca, "proxy": proxy}
         self._held: dict[str, _Held] = {}
         self._process: asyncio.subprocess.Process | None = None
 
@@ -66,7 +69,7 @@ class KeeperProcess:
             "build": grant.build_id,
             "fence": grant.fence,
             "token": grant.token,
-            "url": self._url,
+            **self._way,
             "ttl_ms": grant.lease_ttl_ms,
             "renew_ms": grant.renew_in_ms,
         }
@@ -100,7 +103,7 @@ class KeeperProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,
-            env={"PATH": "/usr/bin:/bin"},
+            env={"PATH": "/usr/bin:/bin", **_system_trust()},
         )
 
     def _tell(self, *orders: dict[str, object]) -> None:
@@ -134,3 +137,8 @@ class KeeperProcess:
                 await self._process.wait()
         except TimeoutError:
             self._process.kill()
+
+
+def _system_trust() -> dict[str, str]:
+    """Return what OpenSSL reads for the authorities of the system."""
+    return {name: os.environ[name] for name in _SYSTEM_TRUST if name in os.environ}

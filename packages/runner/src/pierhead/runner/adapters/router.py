@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import zstandard
@@ -29,13 +30,25 @@ from pierhead.runner.ports import Built
 REPORT_SECONDS = 600.0
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How to reach the control plane, and whom to believe to be that."""
+
+    url: str
+    ca: str | None  # PEM; none: the system's authorities
+    insecure_http: bool = False
+
+    def client(self, token: str) -> RouterClient:
+        """Return a client for it."""
+        return RouterClient(self.url, token=token, ca=self.ca, insecure_http=self.insecure_http)
+
+
 class HttpControl:
     """The runner's own calls."""
 
-    def __init__(self, url: str, credential: str, *, insecure_http: bool = False) -> None:
-        self._url = url
-        self._insecure_http = insecure_http
-        self._client = RouterClient(url, token=credential, insecure_http=insecure_http)
+    def __init__(self, way: Way, credential: str) -> None:
+        self._way = way
+        self._client = way.client(credential)
         self._started_ms = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
 
     async def open_session(self, process: str, capabilities: Capabilities) -> Session:
@@ -55,7 +68,7 @@ class HttpControl:
 
     def attempt(self, grant: Grant) -> "HttpHold":
         """Return the calls that the grant's token allows."""
-        return HttpHold(self._url, grant, insecure_http=self._insecure_http)
+        return HttpHold(self._way, grant)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -65,10 +78,10 @@ class HttpControl:
 class HttpHold:
     """An attempt's calls."""
 
-    def __init__(self, url: str, grant: Grant, *, insecure_http: bool) -> None:
-        self._url = url
+    def __init__(self, way: Way, grant: Grant) -> None:
+        self._way = way
         self._grant = grant
-        self._client = RouterClient(url, token=grant.token, insecure_http=insecure_http)
+        self._client = way.client(grant.token)
 
     def context(self, offset: int) -> AsyncIterator[bytes]:
         """Yield the packed context."""
@@ -91,7 +104,7 @@ class HttpHold:
 
     async def push(self, built: Built) -> tuple[int, int]:
         """Push an image; return how many bytes were sent and how many were there already."""
-        async with open_client(self._url, token=self._grant.token) as http:
+        async with open_client(self._way.url, token=self._grant.token, ca=self._way.ca) as http:
             pusher = Pusher(http, self._grant.repository)
             await pusher.push(built)
             return pusher.sent_bytes, pusher.present_bytes

@@ -10,6 +10,7 @@ token is ever in a command line or an environment; news goes out as JSON lines.
 Time is CLOCK_BOOTTIME: it goes on while a machine sleeps, as the router's clock does.
 """
 
+import base64
 import contextlib
 import http.client
 import json
@@ -20,7 +21,7 @@ import sys
 import threading
 import time
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 # Stop this much before the lease ends on the router's clock, which may be a little ahead.
 MARGIN_SECONDS = 3.0
@@ -81,6 +82,8 @@ class Hold(threading.Thread):
         self.fence: int = order["fence"]
         self.token: str = order["token"]
         self.url = urlsplit(order["url"])
+        self.proxy = urlsplit(order["proxy"]) if order.get("proxy") else None
+        self.ca: str | None = order.get("ca")
         self.ttl: float = order["ttl_ms"] / 1000
         self.renew: float = order["renew_ms"] / 1000
         self.keeper = keeper
@@ -146,7 +149,9 @@ class Hold(threading.Thread):
         answer = self.connection.getresponse()
         body = answer.read(65536)
         if answer.status != 200:
-            return answer.status, {}
+            # A proxy says 404 or 403 as well, while the router is away: that means nothing.
+            ours = answer.headers.get_content_type() == "application/problem+json"
+            return answer.status if ours else 0, {}
         document = json.loads(body)
         if not isinstance(document, dict) or "lease_ttl_ms" not in document:
             raise ValueError("not the answer of a router")
@@ -166,18 +171,31 @@ class Hold(threading.Thread):
             group.kill()
 
     def connect(self, seconds: float) -> http.client.HTTPConnection:
-        """Return a connection to the router."""
-        host, port = self.url.hostname or "", self.url.port
+        """Return a connection to the router, straight or through the proxy."""
+        target = self.url.hostname or "", self.url.port
+        first = (self.proxy.hostname or "", self.proxy.port or 80) if self.proxy else target
         if self.url.scheme != "https":
-            return http.client.HTTPConnection(host, port, timeout=seconds)
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(host, port, timeout=seconds, context=context)
+            return http.client.HTTPConnection(*target, timeout=seconds)
+        context = ssl.create_default_context(cadata=self.ca)
+        connection = http.client.HTTPSConnection(*first, timeout=seconds, context=context)
+        if self.proxy:
+            connection.set_tunnel(*target, headers=proxy_headers(self.proxy))
+        return connection
 
     def close(self) -> None:
         """Close the connection, if there is one."""
         if self.connection is not None:
             self.connection.close()
             self.connection = None
+
+
+def proxy_headers(proxy: SplitResult) -> dict[str, str]:
+    """Return what tells a proxy who asks."""
+    if proxy.username is None:
+        return {}
+    user, password = unquote(proxy.username), unquote(proxy.password or "")
+    said = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return {"Proxy-Authorization": f"Basic {said}"}
 
 
 class Keeper:

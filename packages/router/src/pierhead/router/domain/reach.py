@@ -1,0 +1,103 @@
+"""How a control plane is reached: its address, and by what its visitors know it.
+
+listens on          has          address                      pin in join codes
+loopback            nothing      http://127.0.0.1:PORT        none
+anything else       own CA       https://ADDRESS:PORT         the CA's
+loopback, networks  a proxy      https://NAME, as was said    none: the system's authorities
+anything            nothing      http://ADDRESS:PORT          none; only when asked for by name
+"""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from pierhead.router.domain.errors import InvalidRequest
+
+# A registry has to be at the root of a host, so there is no path.
+_URL: Final = re.compile(
+    r"(?P<scheme>https?)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:(?P<port>[0-9]{1,5}))?/?\Z"
+)
+WILDCARDS: Final = {"0.0.0.0", "::"}  # noqa: S104 - compared with, not listened on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Where a control plane listens, and what it says of itself."""
+
+    url: str  # how others reach it
+    local: str  # how processes of its own machine do
+    hosts: tuple[str, ...]  # to listen on
+    own_tls: bool  # it answers handshakes, with certificates of its own authority
+
+    @property
+    def registry(self) -> str:
+        """The host of image references: clients leave out the usual port."""
+        return self.url.partition("://")[2]
+
+    @property
+    def address(self) -> str:
+        """The `host:port` of join codes."""
+        if _parts(self.url)["port"] is not None:
+            return self.registry
+        return f"{self.registry}:{443 if self.url.startswith('https:') else 80}"
+
+    @property
+    def name(self) -> str:
+        """The host name or address that certificates have to have."""
+        return str(_parts(self.url)["host"]).strip("[]")
+
+
+def reach(
+    *,
+    host: str,
+    port: int,
+    usual_address: str | None,
+    public_url: str | None = None,
+    behind_proxy: bool = False,
+    insecure_http: bool = False,
+) -> Reach:
+    """Find out how a control plane is reached.
+
+    `usual_address` is the machine's own towards elsewhere, if it has one.
+
+    Raises:
+        InvalidRequest: the public URL is not one, or a proxy is there without one.
+    """
+    alone = is_loopback(host)
+    if public_url is not None:
+        _parts(public_url)
+    elif behind_proxy:
+        hint = "add --public-url https://NAME, the address that the proxy answers"
+        raise InvalidRequest("behind a proxy the control plane cannot know its address", hint=hint)
+    own_tls = not (alone or behind_proxy or insecure_http)
+    found = usual_address if host in WILDCARDS else host
+    url = public_url
+    if url is None:
+        url = f"{'https' if own_tls else 'http'}://{bracketed(found)}:{port}" if found else None
+    hosts = (host,) if alone or host in WILDCARDS else (host, "127.0.0.1")
+    local = f"http://{bracketed(host if alone else '127.0.0.1')}:{port}"
+    return Reach(url=(url or local).rstrip("/"), local=local, hosts=hosts, own_tls=own_tls)
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a host can only be this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def bracketed(host: str) -> str:
+    """Return a host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _parts(url: str) -> re.Match[str]:
+    found = _URL.match(url)
+    if found is None:
+        hint = "write it like https://build.example.com: a registry is at the root of a host"
+        raise InvalidRequest(f"not an address of a control plane: {url}", hint=hint)
+    return found

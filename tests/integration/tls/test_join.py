@@ -1,0 +1,280 @@
+"""Joining over TLS: the secret goes to who made the code, and to nobody who stands in between."""
+
+import asyncio
+import contextlib
+import os
+import re
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.client.trust import pinned_ca
+from pierhead.protocol.errors import IntegrityError, PierheadError, Unavailable
+from pierhead.protocol.joincode import JoinAddress, parse_join_code
+from pierhead.protocol.runner import AddRunner, Enroll, Enrolled
+from pierhead.server.tls import Certificates
+from tests.acceptance.stage import BIN, free_port
+
+NAMES = ("127.0.0.1", "localhost")
+
+
+@dataclass(slots=True)
+class Plane:
+    """A control plane on all addresses, and what its owner types."""
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        here = ["--public-url", self.url, "--no-here"]
+        with (self.folder / "plane.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [BIN / "pierhead", "serve", "--host", "0.0.0.0", "--port", str(self.port), *here],
+                env={**os.environ, **self.environment},
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        config = {"PIERHEAD_CONFIG": str(self.folder / "config")}
+        return {**config, "PIERHEAD_DATA": str(self.folder / "data"), "NO_COLOR": "1"}
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    @property
+    def ca(self) -> str:
+        return (self.folder / "config" / "ca.crt").read_text()
+
+    def owner(self) -> RouterClient:
+        token = (self.folder / "config" / "token").read_text().strip()
+        return RouterClient(self.url, token=token, ca=self.ca)
+
+    async def code(self, name: str) -> JoinAddress:
+        async with self.owner() as owner:
+            return parse_join_code((await owner.add_runner(AddRunner(name=name))).code)
+
+    def join(self, code: JoinAddress, state: str, *more: str) -> subprocess.CompletedProcess[str]:
+        own = {"PIERHEAD_RUNNER_STATE": str(self.folder / state)}
+        return subprocess.run(
+            [BIN / "pierhead", "join", str(code), *more],
+            env={**os.environ, **self.environment, **own},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    started = Plane(tmp_path_factory.mktemp("plane"), free_port())
+    try:
+        asyncio.run(_ready(started))
+        yield started
+    finally:
+        started.process.terminate()
+        assert started.process.wait(20) == 0
+
+
+async def _ready(plane: Plane) -> None:
+    for _ in range(200):
+        with contextlib.suppress(PierheadError, OSError):
+            async with plane.owner() as owner:
+                await owner.projects()
+                return
+        await asyncio.sleep(0.1)
+    raise AssertionError((plane.folder / "plane.log").read_text())
+
+
+@dataclass(slots=True)
+class Stranger:
+    """Somebody in between, with certificates of their own, who keeps all that they can read."""
+
+    certificates: Certificates
+    shown: bytes  # the authority that it shows to whoever asks
+    port: int = 0
+    seen: bytes = b""
+
+    async def serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(self.shown)
+        while data := await reader.read(65536):
+            self.seen += data
+            writer.write(head + self.shown)
+        writer.close()
+
+
+@asynccontextmanager
+async def stranger(folder: Path, shown: bytes | None = None) -> AsyncIterator[Stranger]:
+    certificates = Certificates(folder / "stranger", NAMES, now=datetime.now(UTC))
+    between = Stranger(certificates, shown or certificates.authority)
+    server = await asyncio.start_server(between.serve_one, "127.0.0.1", 0, ssl=certificates.context)
+    between.port = server.sockets[0].getsockname()[1]
+    try:
+        yield between
+    finally:
+        server.close()
+
+
+async def test_a_machine_joins_who_made_the_code(plane: Plane) -> None:
+    code = await plane.code("desktop")
+    joined = await asyncio.to_thread(plane.join, code, "desktop")
+    assert joined.returncode == 0, joined.stderr
+    noted = msgspec.json.decode((plane.folder / "desktop" / "runner.json").read_bytes())
+    assert noted["url"] == plane.url
+    assert noted["ca"] == plane.ca
+    assert (plane.folder / "desktop" / "runner.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("shows", ["its own authority", "the real authority"])
+async def test_who_stands_in_between_never_reads_the_secret(
+    plane: Plane, tmp_path: Path, shows: str
+) -> None:
+    code = await plane.code(f"laptop-{len(shows)}")
+    shown = plane.ca.encode() if shows == "the real authority" else None
+    async with stranger(tmp_path, shown) as between:
+        address = JoinAddress(address=f"127.0.0.1:{between.port}", pin=code.pin, secret=code.secret)
+        joined = await asyncio.to_thread(plane.join, address, "astray")
+
+    assert joined.returncode != 0
+    assert "error: " in joined.stderr
+    assert "hint: " in joined.stderr
+    assert between.seen.startswith(b"GET /ca.crt ")
+    assert code.secret.encode() not in between.seen
+    assert not (plane.folder / "astray" / "runner.json").exists()
+    # The code was not used up by this: the machine can still join.
+    assert plane.join(code, f"late-{len(shows)}").returncode == 0
+
+
+async def test_another_pin_is_an_integrity_error(plane: Plane) -> None:
+    assert await pinned_ca(plane.url, (await plane.code("x1")).pin) == plane.ca
+    with pytest.raises(IntegrityError, match="is not the control plane that was named"):
+        await pinned_ca(plane.url, "0" * 64)
+
+
+async def test_without_the_authority_nothing_is_sent_and_the_reason_is_said(plane: Plane) -> None:
+    async with RouterClient(plane.url, token="pho_canary") as client:
+        with pytest.raises(Unavailable, match="is not to be trusted") as refused:
+            await client.projects()
+    assert "--pin" in (refused.value.problem.hint or "")
+
+
+async def test_of_twenty_machines_that_race_for_a_code_one_gets_in(plane: Plane) -> None:
+    code = await plane.code("raced")
+
+    async def race(number: int) -> Enrolled | PierheadError:
+        async with RouterClient(plane.url, ca=plane.ca) as machine:
+            try:
+                return await machine.enroll(Enroll(secret=code.secret, nonce=f"machine-{number}"))
+            except PierheadError as error:
+                return error
+
+    ends = await asyncio.gather(*(race(number) for number in range(20)))
+    winners = [end for end in ends if isinstance(end, Enrolled)]
+    losers = [end for end in ends if isinstance(end, PierheadError)]
+    assert len(winners) == 1
+    assert {loser.problem.slug for loser in losers} == {"join-code-used"}
+    assert all(loser.problem.hint for loser in losers)
+
+
+async def test_a_typo_in_the_name_does_not_use_the_code_up(plane: Plane) -> None:
+    code = await plane.code("server")
+    wrong = plane.join(code, "server", "--name", "sevrer")
+    right = plane.join(code, "server", "--name", "server")
+    assert wrong.returncode == 1
+    assert "hint: use --name server" in wrong.stderr
+    assert right.returncode == 0, right.stderr
+
+
+def curl(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["curl", "-sS", "--max-time", "20", *words], capture_output=True, text=True, check=False
+    )
+
+
+async def test_the_printed_line_gets_the_script_from_nobody_else(
+    plane: Plane, tmp_path: Path
+) -> None:
+    async with plane.owner() as owner:
+        made = await owner.add_runner(AddRunner(name="scripted"))
+    pinned = ["--insecure", "--pinnedpubkey", made.key_pin]
+    real = curl(*pinned, f"{plane.url}/join")
+    async with stranger(tmp_path, b"#!/bin/sh\necho taken over\n") as between:
+        false = await asyncio.to_thread(curl, *pinned, f"https://127.0.0.1:{between.port}/join")
+
+    assert real.stdout.startswith("#!/bin/sh\n")
+    assert real.stdout == (_SCRIPT).read_text()
+    assert false.returncode == 90
+    assert false.stdout == ""
+
+
+_SCRIPT = Path(__file__).parents[3] / "packages/router/src/pierhead/router/http/join.sh"
+
+
+def script(
+    text: str, *words: str, path: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["/bin/sh", "-s", "--", *words],
+        input=text,
+        env={"PATH": path, "HOME": "/nonexistent", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
+
+
+async def test_the_script_joins_with_a_shell_alone_and_the_secret_in_no_command_line(
+    plane: Plane, tmp_path: Path
+) -> None:
+    code = await plane.code("shell")
+    # A command of the same name notes what it was told in which way, then is the real one.
+    wrapper = tmp_path / "pierhead"
+    wrapper.write_text(
+        f'#!/bin/sh\nprintf "%s\\n" "$*" >{tmp_path}/words\nexec {BIN}/pierhead "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    done = script(
+        _SCRIPT.read_text(),
+        str(code),
+        path=f"{tmp_path}:/usr/sbin:/usr/bin:/bin",
+        PIERHEAD_RUNNER_STATE=str(tmp_path / "state"),
+        PIERHEAD_CONFIG=str(tmp_path / "config"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert code.secret not in (tmp_path / "words").read_text()
+    assert (tmp_path / "state" / "runner.json").exists()
+
+
+def test_the_script_says_what_is_missing_on_a_machine_with_nothing() -> None:
+    done = script(_SCRIPT.read_text(), "ph1_h:1_-_secret", path="/usr/bin:/bin")
+    assert done.returncode == 3
+    assert done.stderr.startswith("error: neither pierhead nor uv is installed")
+    assert "hint: " in done.stderr
+
+
+@pytest.mark.parametrize("words", [(), ("hello",), ("ph1_half",)])
+def test_the_script_refuses_what_is_no_code(words: tuple[str, ...]) -> None:
+    done = script(_SCRIPT.read_text(), *words, path="/usr/bin:/bin")
+    assert done.returncode == 2
+    assert re.match(r"error: .*\n\nhint: ", done.stderr)
+
+
+def test_of_a_script_that_was_cut_nothing_runs(tmp_path: Path) -> None:
+    text = _SCRIPT.read_text()
+    for share in (0.3, 0.6, 0.9, 0.99):
+        cut = text[: int(len(text) * share)]
+        done = script(cut, "ph1_h:1_-_secret", path=f"{tmp_path}")
+        assert "installed" not in done.stderr
