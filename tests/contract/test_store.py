@@ -203,7 +203,7 @@ async def test_what_an_attempt_pushed_is_its_own_until_it_is_published(
     manifest = Manifest(repository="web", digest=DIGEST, media_type="x/y", body=b"{}")
 
     def push(ledger: Ledger) -> None:
-        ledger.link_blob("web", DIGEST, "b_1.1")
+        ledger.link_blob("web", DIGEST, "b_1.1", NOW)
         ledger.add_manifest(manifest, "b_1.1")
 
     def seen(ledger: Ledger, attempt: str) -> tuple[bool, bool]:
@@ -221,7 +221,7 @@ async def test_what_an_attempt_pushed_is_its_own_until_it_is_published(
 
         assert await store.read(lambda ledger: seen(ledger, "")) == (True, True)
         assert await store.read(lambda ledger: ledger.manifest("web", "latest", "")) == manifest
-        assert await store.read(lambda ledger: list(ledger.tags("web"))) == ["latest"]
+        assert await store.read(lambda ledger: list(ledger.tags("web", "", 9))) == ["latest"]
 
 
 @KINDS
@@ -229,6 +229,6 @@ async def test_what_an_attempt_pushed_and_nobody_accepted_is_forgotten(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_store(kind, tmp_path) as store:
-        await store.write(lambda ledger: ledger.link_blob("web", DIGEST, "b_1.1"))
+        await store.write(lambda ledger: ledger.link_blob("web", DIGEST, "b_1.1", NOW))
         await store.write(lambda ledger: ledger.forget("web", "b_1.1"))
         assert not await store.read(lambda ledger: ledger.has_blob("web", DIGEST, "b_1.1"))

@@ -39,7 +39,7 @@ class MemoryLedger:
     uploads_: dict[str, StoredUpload] = field(default_factory=dict)
     contexts_: dict[tuple[str, str], int] = field(default_factory=dict)
     manifests_: dict[tuple[str, str, str], Manifest] = field(default_factory=dict)
-    blobs_: dict[tuple[str, str, str], None] = field(default_factory=dict)
+    blobs_: dict[tuple[str, str, str], datetime] = field(default_factory=dict)
     tags_: dict[tuple[str, str], str] = field(default_factory=dict)
     alive_: dict[str, datetime] = field(default_factory=dict)
 
@@ -163,25 +163,81 @@ class MemoryLedger:
         self.manifests_[manifest.repository, manifest.digest, pending] = manifest
 
     def delete_manifest(self, repository: str, wanted: str) -> bool:
+        if not wanted.startswith("sha256:"):
+            return self.tags_.pop((repository, wanted), None) is not None
+        for name in [n for n, to in self.tags_.items() if (n[0], to) == (repository, wanted)]:
+            del self.tags_[name]
         return self.manifests_.pop((repository, wanted, ""), None) is not None
 
-    def has_blob(self, repository: str, digest: str, attempt: str) -> bool:
-        return any((repository, digest, pending) in self.blobs_ for pending in ("", attempt))
+    def referrers(
+        self, repository: str, subject: str, attempt: str, after: str, limit: int
+    ) -> Sequence[Manifest]:
+        found = {
+            one.digest: one
+            for (owner, digest, pending), one in sorted(self.manifests_.items())
+            if (owner, one.subject) == (repository, subject)
+            and pending in ("", attempt)
+            and digest > after
+        }
+        return list(found.values())[:limit]
 
-    def link_blob(self, repository: str, digest: str, pending: str) -> None:
-        self.blobs_[repository, digest, pending] = None
+    def has_blob(self, repository: str, digest: str, attempt: str) -> bool:
+        return self.told_at(repository, digest, attempt) is not None
+
+    def link_blob(self, repository: str, digest: str, pending: str, now: datetime) -> None:
+        self.blobs_[repository, digest, pending] = now
+
+    def told_at(self, repository: str, digest: str, attempt: str) -> datetime | None:
+        told = [self.blobs_.get((repository, digest, pending)) for pending in ("", attempt)]
+        return max((at for at in told if at is not None), default=None)
+
+    def unlink_blob(self, repository: str, digest: str) -> bool:
+        return self.blobs_.pop((repository, digest, ""), None) is not None
+
+    def manifest_of(self, repository: str, part: str) -> str | None:
+        return next(
+            (
+                one.digest
+                for (owner, *_), one in self.manifests_.items()
+                if owner == repository and part in one.parts
+            ),
+            None,
+        )
 
     def set_tag(self, repository: str, tag: str, digest: str) -> None:
         self.tags_[repository, tag] = digest
 
-    def tags(self, repository: str) -> Sequence[str]:
-        return sorted(tag for owner, tag in self.tags_ if owner == repository)
+    def tags(self, repository: str, after: str, limit: int) -> Sequence[str]:
+        found = [tag for owner, tag in self.tags_ if owner == repository and tag > after]
+        return sorted(found)[:limit]
+
+    def repositories(self, after: str, limit: int) -> Sequence[str]:
+        found = {name for name, _, pending in self.manifests_ if not pending and name > after}
+        return sorted(found)[:limit]
+
+    def has_repository(self, repository: str) -> bool:
+        return any((name, pending) == (repository, "") for name, _, pending in self.manifests_)
+
+    def forget_links(self, before: datetime, limit: int) -> int:
+        old = [
+            name
+            for name, told in self.blobs_.items()
+            if name[2] == "" and told < before and self.manifest_of(name[0], name[1]) is None
+        ]
+        for name in old[:limit]:
+            del self.blobs_[name]
+        return len(old[:limit])
+
+    def unlinked(self, digests: Sequence[str]) -> Sequence[str]:
+        needed = {name[1] for name in [*self.blobs_, *self.contexts_]}
+        return [digest for digest in digests if digest not in needed]
 
     def publish(self, repository: str, pending: str) -> None:
         for name in [name for name in self.manifests_ if name[::2] == (repository, pending)]:
             self.manifests_[name[0], name[1], ""] = self.manifests_.pop(name)
         for blob in [blob for blob in self.blobs_ if blob[::2] == (repository, pending)]:
-            self.blobs_[blob[0], blob[1], ""] = self.blobs_.pop(blob)
+            told = self.blobs_.pop(blob)
+            self.blobs_.setdefault((blob[0], blob[1], ""), told)
 
     def forget(self, repository: str, pending: str) -> None:
         for name in [name for name in self.manifests_ if name[::2] == (repository, pending)]:

@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Route
 
+from pierhead.router.adapters.clock import SystemClock
 from pierhead.router.adapters.entropy import SystemEntropy
 from pierhead.router.adapters.sql.ledger import SqlStore
 from pierhead.router.domain.errors import Unauthenticated
@@ -96,7 +97,11 @@ async def serving(folder: Path, data: Path) -> AsyncIterator[Served]:
     entropy = SystemEntropy()
     handlers = RegistryHandlers(
         authenticate=authenticate,
-        registry=Registry(store=store, blobs=BlobStore(data, new_id=lambda: entropy.id("u_"))),
+        registry=Registry(
+            store=store,
+            blobs=BlobStore(data, new_id=lambda: entropy.id("u_")),
+            clock=SystemClock(),
+        ),
         realm=f"http://127.0.0.1:{port}/v2/token",
     )
     methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]

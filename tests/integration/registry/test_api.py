@@ -31,6 +31,11 @@ def code(answer: httpx.Response) -> str:
     return str(answer.json()["errors"][0]["code"])
 
 
+def with_part(digest: str) -> bytes:
+    """Return a manifest whose configuration is by this digest."""
+    return json.dumps({**json.loads(image().manifest), "config": {"digest": digest}}).encode()
+
+
 async def parts(*pieces: bytes) -> AsyncIterator[bytes]:
     for piece in pieces:
         yield piece
@@ -191,12 +196,58 @@ async def test_a_full_disk_is_told_and_leaves_no_half_of_a_blob(
         assert "No space left" in answer.json()["errors"][0]["message"]
         assert (await client.head(f"/v2/{SHOP}/blobs/{digest_of(data)}")).status_code == 404
         assert not any(file.is_file() for file in (tiny_disk / "blobs").rglob("*"))
-        # What was told as arrived is what the disk has, and it can be given up.
-        kept = int((await client.get(url)).headers["range"].rpartition("-")[2]) + 1
-        [staged] = (tiny_disk / "uploads").iterdir()
-        assert staged.stat().st_size == kept
-        await client.delete(url)
+        # What is missing comes back at once, not when the upload would have been swept.
+        assert list((tiny_disk / "uploads").iterdir()) == []
+        gone = await client.get(url)
+        assert (gone.status_code, code(gone)) == (404, "BLOB_UPLOAD_UNKNOWN")
         assert (await push_blob(client, SHOP, b"fits")).status_code == 201
+
+
+@pytest.mark.parametrize("said", ["9-3", "0-", "-5", "bytes 0-3/4", "0-1e3", "0-99999999999999999"])
+async def test_a_content_range_that_is_none_is_refused(shop: httpx.AsyncClient, said: str) -> None:
+    url = (await shop.post(f"/v2/{SHOP}/blobs/uploads/")).headers["location"]
+    answer = await shop.patch(url, content=b"0123", headers={"Content-Range": said})
+    assert answer.status_code == 400
+    assert (await shop.get(url)).headers["upload-offset"] == "0"
+
+
+@pytest.mark.parametrize(("said", "kept"), [("0-9", 0), ("0-2", 0)])
+async def test_a_content_range_that_the_length_contradicts_stores_nothing(
+    shop: httpx.AsyncClient, said: str, kept: int
+) -> None:
+    url = (await shop.post(f"/v2/{SHOP}/blobs/uploads/")).headers["location"]
+    answer = await shop.patch(url, content=b"0123", headers={"Content-Range": said})
+    assert (answer.status_code, code(answer)) == (400, "SIZE_INVALID")
+    assert (await shop.get(url)).headers["upload-offset"] == str(kept)
+
+
+@pytest.mark.parametrize(("said", "kept"), [("0-9", 4), ("0-2", 3)])
+async def test_a_stream_that_is_not_as_long_as_it_said_keeps_what_was_said(
+    shop: httpx.AsyncClient, said: str, kept: int
+) -> None:
+    url = (await shop.post(f"/v2/{SHOP}/blobs/uploads/")).headers["location"]
+    answer = await shop.patch(url, content=parts(b"01", b"23"), headers={"Content-Range": said})
+    assert (answer.status_code, code(answer)) == (400, "SIZE_INVALID")
+    assert (await shop.get(url)).headers["upload-offset"] == str(kept)
+    whole = b"0123456"
+    await shop.put(url, params={"digest": digest_of(whole)}, content=whole[kept:])
+    assert (await shop.get(f"/v2/{SHOP}/blobs/{digest_of(whole)}")).content == whole
+
+
+async def test_a_part_that_comes_again_is_refused_and_changes_nothing(
+    shop: httpx.AsyncClient,
+) -> None:
+    url = (await shop.post(f"/v2/{SHOP}/blobs/uploads/")).headers["location"]
+    part = {"content": b"0123", "headers": {"Content-Range": "0-3"}}
+    assert (await shop.patch(url, **part)).status_code == 202  # type: ignore[arg-type]
+    again = await shop.patch(url, **part)  # type: ignore[arg-type]
+    assert (again.status_code, again.headers["range"]) == (416, "0-3")
+    assert (await shop.put(url, params={"digest": digest_of(b"0123")})).status_code == 201
+
+
+async def test_a_single_part_over_sixteen_mebibytes_is_taken(shop: httpx.AsyncClient) -> None:
+    data = bytes(20 * 1024 * 1024)
+    assert (await push_blob(shop, SHOP, data)).status_code == 201
 
 
 # Manifests.
@@ -260,6 +311,12 @@ async def test_a_manifest_under_another_digest_is_refused(shop: httpx.AsyncClien
         (image().manifest, "text/html"),
         (image().manifest, DOCKER),
         (b"[" * 100_000, MANIFEST),
+        (b'{"schemaVersion": 2, "config": {"digest": "sha256:\\ud800"}, "layers": []}', MANIFEST),
+        (with_part("md5:" + "0" * 32), MANIFEST),
+        (with_part("sha512:" + "0" * 128), MANIFEST),
+        (with_part("sha256:" + "\ud800" * 64), MANIFEST),
+        (json.dumps({"schemaVersion": 2, "manifests": [{}] * 1025}).encode(), INDEX),
+        (b'{"schemaVersion": 2, "mediaType": "\\ud800"}', "text/html"),
     ],
 )
 async def test_what_is_no_manifest_is_refused(
@@ -285,7 +342,7 @@ async def test_unknown_things_have_their_own_codes(shop: httpx.AsyncClient) -> N
     }.items():
         answer = await shop.get(path)
         assert (answer.status_code, code(answer)) == (404, expected), path
-    answer = await shop.delete(f"/v2/{SHOP}/blobs/{nothing}")
+    answer = await shop.delete(f"/v2/{SHOP}/tags/list")
     assert (answer.status_code, code(answer)) == (405, "UNSUPPORTED")
 
 
@@ -307,3 +364,132 @@ async def test_a_deleted_tag_leaves_the_manifest(shop: httpx.AsyncClient) -> Non
     assert (await shop.get(f"/v2/{SHOP}/manifests/{mine.digest}")).status_code == 200
     assert (await shop.delete(f"/v2/{SHOP}/manifests/{mine.digest}")).status_code == 202
     assert (await shop.get(f"/v2/{SHOP}/manifests/{mine.digest}")).status_code == 404
+
+
+async def test_a_blob_is_deleted_when_no_manifest_needs_it(shop: httpx.AsyncClient) -> None:
+    mine = image()
+    await push_image(shop, SHOP, mine, to="latest")
+    layer = f"/v2/{SHOP}/blobs/{digest_of(mine.layer)}"
+    needed = await shop.delete(layer)
+    assert (needed.status_code, code(needed)) == (403, "DENIED")
+    assert needed.json()["errors"][0]["detail"] == {"hint": "delete the manifests first"}
+    assert (await shop.head(layer)).status_code == 200
+
+    await shop.delete(f"/v2/{SHOP}/manifests/{mine.digest}")
+    assert (await shop.get(f"/v2/{SHOP}/tags/list")).json()["tags"] == []
+    assert (await shop.delete(layer)).status_code == 202
+    assert (await shop.head(layer)).status_code == 404
+    again = await shop.delete(layer)
+    assert (again.status_code, code(again)) == (404, "BLOB_UNKNOWN")
+
+
+async def test_a_manifest_that_an_index_needs_goes_after_the_index(shop: httpx.AsyncClient) -> None:
+    mine = image()
+    await push_image(shop, SHOP, mine)
+    body = json.dumps({"schemaVersion": 2, "manifests": [descriptor(mine.manifest, MANIFEST)]})
+    await push_manifest(shop, SHOP, body.encode(), to="all", kind=INDEX)
+    child, parent = (f"/v2/{SHOP}/manifests/{it}" for it in (mine.digest, digest_of(body.encode())))
+    assert (await shop.delete(child)).status_code == 403
+    assert (await shop.delete(parent)).status_code == 202
+    assert (await shop.delete(child)).status_code == 202
+
+
+def attached(subject: bytes, kind: str, **more: object) -> bytes:
+    """Return a manifest about another one, as image-spec 1.1 has them."""
+    empty = {
+        "mediaType": "application/vnd.oci.empty.v1+json",
+        "digest": digest_of(b"{}"),
+        "size": 2,
+    }
+    whole = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "artifactType": kind,
+        "config": empty,
+        "layers": [empty],
+        "subject": descriptor(subject, MANIFEST),
+        **more,
+    }
+    return json.dumps(whole).encode()
+
+
+async def test_what_is_about_a_manifest_is_listed_with_its_kind(shop: httpx.AsyncClient) -> None:
+    mine = image()
+    await push_blob(shop, SHOP, b"{}")
+    sbom = attached(mine.manifest, "application/spdx+json", annotations={"by": "me"})
+    scan = attached(mine.manifest, "application/sarif+json")
+    for body in (sbom, scan):  # a subject may come later, or never
+        pushed = await push_manifest(shop, SHOP, body, to=digest_of(body))
+        assert pushed.headers["oci-subject"] == mine.digest
+
+    listed = await shop.get(f"/v2/{SHOP}/referrers/{mine.digest}")
+    assert listed.headers["content-type"] == INDEX
+    found = {one["digest"]: one for one in listed.json()["manifests"]}
+    assert found == {
+        digest_of(sbom): {
+            **descriptor(sbom, MANIFEST),
+            "artifactType": "application/spdx+json",
+            "annotations": {"by": "me"},
+        },
+        digest_of(scan): {**descriptor(scan, MANIFEST), "artifactType": "application/sarif+json"},
+    }
+    query = {"artifactType": "application/sarif+json"}
+    one = await shop.get(f"/v2/{SHOP}/referrers/{mine.digest}", params=query)
+    assert one.headers["oci-filters-applied"] == "artifactType"
+    assert [each["digest"] for each in one.json()["manifests"]] == [digest_of(scan)]
+
+    nothing = await shop.get(f"/v2/{SHOP}/referrers/{digest_of(b'nothing')}")
+    assert (nothing.status_code, nothing.json()["manifests"]) == (200, [])
+    assert (await shop.get(f"/v2/{SHOP}/referrers/latest")).status_code == 400
+
+
+async def test_many_referrers_come_by_pages(shop: httpx.AsyncClient) -> None:
+    await push_blob(shop, SHOP, b"{}")
+    large = {"of": "x" * 1_500_000}
+    bodies = [attached(b"subject", f"kind/{n}", annotations=large) for n in range(3)]
+    bodies += [attached(b"subject", f"kind/{n}") for n in range(40)]
+    for body in bodies:
+        await push_manifest(shop, SHOP, body, to=digest_of(body))
+    found, path = [], f"/v2/{SHOP}/referrers/{digest_of(b'subject')}"
+    pages = 0
+    while path:
+        page = await shop.get(path)
+        found += [each["digest"] for each in page.json()["manifests"]]
+        path = page.headers.get("link", "").partition("<")[2].partition(">")[0]
+        pages += 1
+    assert pages > 1
+    assert found == sorted({digest_of(body) for body in bodies})
+
+
+async def test_an_older_artifact_manifest_and_the_tag_of_the_fallback_are_taken(
+    shop: httpx.AsyncClient,
+) -> None:
+    kind = "application/vnd.oci.artifact.manifest.v1+json"
+    await push_blob(shop, SHOP, b"content")
+    body = json.dumps(
+        {
+            "mediaType": kind,
+            "artifactType": "application/example",
+            "blobs": [descriptor(b"content", "text/plain")],
+            "subject": descriptor(image().manifest, MANIFEST),
+        }
+    ).encode()
+    pushed = await push_manifest(shop, SHOP, body, to=digest_of(body), kind=kind)
+    assert pushed.status_code == 201
+    listed = await shop.get(f"/v2/{SHOP}/referrers/{image().digest}")
+    assert [one["mediaType"] for one in listed.json()["manifests"]] == [kind]
+
+    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor(body, kind)]}
+    fallback = image().digest.replace(":", "-")
+    tagged = await push_manifest(shop, SHOP, json.dumps(index).encode(), to=fallback, kind=INDEX)
+    assert tagged.status_code == 201
+    assert (await shop.get(f"/v2/{SHOP}/manifests/{fallback}")).json() == index
+
+
+async def test_a_docker_manifest_list_is_taken(shop: httpx.AsyncClient) -> None:
+    kind = "application/vnd.docker.distribution.manifest.list.v2+json"
+    await push_image(shop, SHOP, image())
+    body = json.dumps({"schemaVersion": 2, "manifests": [descriptor(image().manifest, MANIFEST)]})
+    pushed = await push_manifest(shop, SHOP, body.encode(), to="many", kind=kind)
+    assert pushed.status_code == 201
+    assert (await shop.get(f"/v2/{SHOP}/manifests/many")).headers["content-type"] == kind

@@ -1,5 +1,7 @@
 """Who sees and may do what: an attempt, its rival, other projects, runners and nobody."""
 
+import json
+
 import httpx
 import pytest
 
@@ -129,3 +131,67 @@ async def test_an_upload_is_of_no_use_in_another_repository_or_attempt(served: S
             f"/v2/{BLOG}/blobs/uploads/{upload}", params={"digest": digest_of(b"mine")}
         )
         assert taken.status_code == 404
+
+
+async def test_the_catalog_shows_what_the_token_may_know_of(served: Served) -> None:
+    async with served.client("owner") as owner:
+        for repository in (BLOG, SHOP, "zoo"):
+            await push_image(owner, repository, image())
+        first = await owner.get("/v2/_catalog", params={"n": "2"})
+        assert first.json() == {"repositories": [BLOG, SHOP]}
+        following = first.headers["link"].partition("<")[2].partition(">")[0]
+        rest = await owner.get(following)
+        assert rest.json() == {"repositories": ["zoo"]}
+        assert "link" not in rest.headers
+    for who in ("shop", "attempt", "rival", "ended"):
+        async with served.client(who) as client:
+            assert (await client.get("/v2/_catalog")).json() == {"repositories": [SHOP]}, who
+            beyond = await client.get("/v2/_catalog", params={"last": SHOP})
+            assert beyond.json() == {"repositories": []}
+    async with served.client("runner") as runner:
+        assert (await runner.get("/v2/_catalog")).status_code == 403
+
+
+async def test_of_another_project_what_is_there_and_what_is_not_look_the_same(
+    served: Served,
+) -> None:
+    mine = image()
+    async with served.client("shop") as shop:
+        await push_image(shop, SHOP, mine, to="v1")
+    layer, nothing = digest_of(mine.layer), digest_of(b"nothing")
+    calls = [
+        ("GET", "manifests/v1", "manifests/v2"),
+        ("HEAD", f"manifests/{mine.digest}", f"manifests/{nothing}"),
+        ("GET", f"blobs/{layer}", f"blobs/{nothing}"),
+        ("GET", f"referrers/{mine.digest}", f"referrers/{nothing}"),
+        ("DELETE", f"blobs/{layer}", f"blobs/{nothing}"),
+        ("DELETE", "manifests/v1", "manifests/v2"),
+        ("PUT", "manifests/v1", "manifests/v2"),
+    ]
+    async with served.client("blog") as blog:
+        for method, there, not_there in calls:
+            answers = [
+                await blog.request(method, f"/v2/{repository}/{path}")
+                for repository, path in ((SHOP, there), (SHOP, not_there), ("acme/none", there))
+            ]
+            told = {
+                (answer.status_code, answer.text.replace(SHOP, "R").replace("acme/none", "R"))
+                for answer in answers
+            }
+            assert len(told) == 1, told
+        tags = [await blog.get(f"/v2/{name}/tags/list") for name in (SHOP, "acme/none")]
+        assert {answer.status_code for answer in tags} == {404}
+
+
+async def test_what_an_attempt_attached_only_it_sees(served: Served) -> None:
+    subject = f"/v2/{SHOP}/referrers/{image().digest}"
+    about = json.dumps(
+        {**json.loads(image().manifest), "subject": {"digest": image().digest, "size": 1}}
+    ).encode()
+    async with served.client("attempt") as attempt, served.client("shop") as shop:
+        await push_image(attempt, SHOP, image())
+        await push_manifest(attempt, SHOP, about, to=digest_of(about))
+        assert len((await attempt.get(subject)).json()["manifests"]) == 1
+        assert (await shop.get(subject)).json()["manifests"] == []
+        await served.store.write(lambda ledger: ledger.publish(SHOP, "b_one.1"))
+        assert len((await shop.get(subject)).json()["manifests"]) == 1

@@ -123,8 +123,8 @@ async def test_of_two_who_end_one_upload_the_second_finds_none(store: BlobStore)
     assert second.problem.slug == "not-found"
 
 
-async def test_a_full_disk_leaves_what_was_told_and_goes_on_later(
-    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+async def test_a_full_disk_gets_back_at_once_what_the_upload_took(
+    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upload = await store.begin()
     await store.append(upload, 0, parts(b"there "), LIMIT)
@@ -140,9 +140,105 @@ async def test_a_full_disk_leaves_what_was_told_and_goes_on_later(
         with pytest.raises(Unavailable) as refused:
             await store.append(upload, 6, parts(b"is no more"), LIMIT)
     assert refused.value.problem.slug == "storage-full"
-    assert await store.offset(upload) == 6
-    await store.append(upload, 6, parts(b"is again"), LIMIT)
-    await store.commit(upload, digest_of(b"there is again"))
+    assert list((tmp_path / "uploads").iterdir()) == []
+    with pytest.raises(Refused):
+        await store.offset(upload)
+
+
+async def test_whoever_goes_on_at_the_end_takes_over_from_a_sender_that_hangs(
+    store: BlobStore,
+) -> None:
+    hangs = asyncio.Event()
+
+    async def dead() -> AsyncIterator[bytes]:
+        yield bytes(blobs.PIECE_BYTES)
+        yield bytes(blobs.PIECE_BYTES)  # the first one is written only while this one is here
+        hangs.set()
+        await asyncio.Event().wait()
+
+    upload = await store.begin()
+    cut = asyncio.create_task(store.append(upload, 0, dead(), 10 * blobs.PIECE_BYTES))
+    await hangs.wait()
+    end = 2 * blobs.PIECE_BYTES
+    async with asyncio.timeout(10):
+        while await store.offset(upload) < end:  # noqa: ASYNC110 - a thread writes it
+            await asyncio.sleep(0.001)
+    with pytest.raises(Refused):  # whoever does not, is no successor
+        await store.append(upload, 1, parts(b"x"), LIMIT)
+
+    await store.append(upload, end, parts(b"rest"), 10 * blobs.PIECE_BYTES)
+
+    with pytest.raises(Refused) as told:
+        await cut
+    assert told.value.problem.slug == "offset-mismatch"
+    await store.commit(upload, digest_of(bytes(2 * blobs.PIECE_BYTES) + b"rest"))
+
+
+async def test_a_sender_that_falls_silent_is_given_up_and_what_came_counts(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent() -> AsyncIterator[bytes]:
+        yield bytes(blobs.PIECE_BYTES)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(blobs, "STALLED_SECONDS", 0.01)
+    upload = await store.begin()
+    with pytest.raises(Refused) as told:
+        await store.append(upload, 0, silent(), 2 * blobs.PIECE_BYTES)
+    assert told.value.problem.next_offset == blobs.PIECE_BYTES
+    assert await store.offset(upload) == blobs.PIECE_BYTES
+
+
+async def test_two_processes_go_on_with_each_others_uploads(tmp_path: Path) -> None:
+    one, other = opened(tmp_path), opened(tmp_path)
+    upload = await one.begin()
+    await one.append(upload, 0, parts(b"a"), LIMIT)
+    await other.append(upload, 1, parts(b"b"), LIMIT)
+    assert await one.offset(upload) == 2
+    with pytest.raises(Refused) as refused:
+        await one.append(upload, 1, parts(b"x"), LIMIT)
+    assert refused.value.problem.next_offset == 2
+    await one.append(upload, 2, parts(b"c"), LIMIT)
+    await other.commit(upload, digest_of(b"abc"))
+    for store in (one, other):
+        assert await store.size(digest_of(b"abc")) == 3
+        with pytest.raises(Refused):
+            await store.append(upload, 3, parts(b"d"), LIMIT)
+
+
+async def test_what_is_taken_away_is_old_and_its_space_comes_back(
+    store: BlobStore, tmp_path: Path
+) -> None:
+    for data in (b"old", b"young"):
+        upload = await store.begin()
+        await store.append(upload, 0, parts(data), LIMIT)
+        await store.commit(upload, digest_of(data))
+    os.utime(store.path(digest_of(b"old")), (1000, 1000))
+    found = [digest for shard in store.shards() for digest in store.settled(shard, 2000)]
+    assert found == [digest_of(b"old")]
+
+    both = [digest_of(b"old"), digest_of(b"young"), digest_of(b"never was")]
+    assert store.take_away(both, before=2000) == 1
+
+    assert await store.size(digest_of(b"old")) is None
+    assert await store.size(digest_of(b"young")) == 5
+    # Whoever ends here, by whatever, leaves it to the next.
+    assert opened(tmp_path).empty_trash() == 3
+    assert list((tmp_path / "trash").iterdir()) == []
+
+
+async def test_what_was_committed_anew_is_not_taken_away(store: BlobStore) -> None:
+    async def commit() -> None:
+        upload = await store.begin()
+        await store.append(upload, 0, parts(b"same"), LIMIT)
+        await store.commit(upload, digest_of(b"same"))
+
+    await commit()
+    os.utime(store.path(digest_of(b"same")), (1000, 1000))
+    [shard] = store.shards()
+    found = store.settled(shard, 2000)
+    await commit()
+    assert store.take_away(found, before=2000) == 0
 
 
 async def test_a_cancelled_part_is_written_or_not_but_never_half(

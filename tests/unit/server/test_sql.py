@@ -101,3 +101,38 @@ async def test_what_comes_in_while_others_run_shares_their_commit(database: Data
     go_on.set()
 
     assert await first is await second is not None
+
+
+async def test_a_full_disk_undoes_what_shares_the_commit_and_is_told_to_all_of_it(
+    database: Database,
+) -> None:
+    await database.write(lambda sql: sql.exec_driver_sql("PRAGMA max_page_count=20").close())
+    blocked, go_on = threading.Event(), threading.Event()
+
+    def hold(sql: sa.Connection) -> None:
+        blocked.set()
+        assert go_on.wait(10)
+
+    def fill(sql: sa.Connection) -> None:
+        sql.exec_driver_sql("INSERT INTO t VALUES (zeroblob(1000000))")
+
+    holder = asyncio.create_task(database.write(hold))
+    await asyncio.to_thread(blocked.wait, 10)
+    group = [
+        asyncio.create_task(database.write(one))
+        for one in (
+            lambda sql: sql.execute(add(1)).close(),
+            fill,
+            lambda sql: sql.execute(add(2)).close(),
+        )
+    ]
+    await asyncio.sleep(0)
+    go_on.set()
+
+    outcomes = await asyncio.gather(holder, *group, return_exceptions=True)
+
+    slugs = [getattr(getattr(one, "problem", None), "slug", one) for one in outcomes]
+    assert slugs == ["storage-full", "storage-full", "storage-full", None]
+    assert await database.read(rows) == [2], "whoever came after it has a transaction of its own"
+    await database.write(lambda sql: sql.execute(add(3)).close())
+    assert await database.read(rows) == [2, 3]

@@ -3,25 +3,31 @@
 A blob appears under its digest only after its bytes were hashed and flushed, by one rename: a
 reader never sees half of one. An upload knows its own size, so a part that does not begin where
 the last one ended is refused, and one that was cut is resumed from there.
+
+Several processes may use one folder. What an upload holds is its file; a process that finds it
+longer than it remembers reads it again. Whoever writes to an upload, or ends it, has its lock.
 """
 
 import asyncio
+import fcntl
 import hashlib
 import os
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import BinaryIO, Final, TypeVar
 
 from pierhead.protocol.digest import Digest, parse_digest, same_digest
-from pierhead.protocol.errors import IntegrityError, Invalid, Refused, Unavailable
+from pierhead.protocol.errors import IntegrityError, Invalid, PierheadError, Refused, Unavailable
 from pierhead.protocol.problem import problem
 
 # Pieces of this size keep the event loop responsive and the number of thread hops small.
 PIECE_BYTES: Final = 1024 * 1024
 ABANDONED_SECONDS: Final = 24 * 3600
+STALLED_SECONDS: Final = 60.0  # a sender that is silent for longer is gone
+_BUSY_SECONDS: Final = 30.0
 _UPLOAD_ID: Final = re.compile(r"u_[a-z0-9]{8,64}\Z")
 T = TypeVar("T")
 
@@ -33,6 +39,8 @@ class _Upload:
     size: int = 0
     hash: "hashlib._Hash" = field(default_factory=hashlib.sha256)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    sender: "asyncio.Future[None] | None" = None  # whose bytes are coming in
+    arrived: int = 0  # bytes that this process was sent, written or not
 
 
 class BlobStore:
@@ -41,10 +49,11 @@ class BlobStore:
     def __init__(self, root: Path, *, new_id: Callable[[], str]) -> None:
         self._blobs = root / "blobs" / "sha256"
         self._staged = root / "uploads"
+        self._trash = root / "trash"
         self._new_id = new_id
         self._uploads: dict[str, _Upload] = {}
-        self._blobs.mkdir(parents=True, exist_ok=True)
-        self._staged.mkdir(parents=True, exist_ok=True)
+        for folder in (self._blobs, self._staged, self._trash):
+            folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, digest: str) -> Path:
         """Return where a blob is, whether or not it is there."""
@@ -73,14 +82,19 @@ class BlobStore:
 
     async def offset(self, upload_id: str) -> int:
         """Return how many bytes an upload has."""
-        return (await self._upload(upload_id)).size
+        upload = await self._upload(upload_id)
+        if upload.sender is None:
+            await self._catch_up(upload_id, upload)
+        return upload.size
 
     async def append(
         self, upload_id: str, offset: int, chunks: AsyncIterator[bytes], limit_bytes: int
     ) -> int:
         """Add bytes at the end of an upload and return its new size.
 
-        What arrived before an error or a cut stays, and counts.
+        What arrived before an error or a cut stays, and counts. Whoever goes on exactly at the
+        end takes over from a sender that has not been seen to be gone. When the disk is full the
+        upload is given up, since what it holds is what is missing.
 
         Raises:
             Refused: `offset-mismatch`, with the offset to go on from.
@@ -88,18 +102,44 @@ class BlobStore:
             Unavailable: the disk is full.
         """
         upload = await self._upload(upload_id)
-        async with upload.lock:
-            self._require_current(upload_id, upload)
-            if offset != upload.size:
-                detail = f"the upload has {upload.size} bytes, the part begins at {offset}"
-                found = problem("offset-mismatch", detail, next_offset=upload.size)
-                raise Refused(found)
-            with self._file(upload_id).open("r+b") as file:
-                async for piece in _pieces(chunks):
+        if upload.sender is not None:
+            _require_end(offset, upload.size)
+            upload.sender.cancel()
+        async with self._held(upload_id, upload):
+            _require_end(offset, upload.size)
+            upload.sender = asyncio.ensure_future(
+                self._take(upload_id, upload, chunks, limit_bytes)
+            )
+            watch = asyncio.ensure_future(_end_when_silent(upload.sender, upload))
+            try:
+                await _unless_superseded(upload.sender, upload)
+            except Unavailable as error:
+                if error.problem.slug == "storage-full":
+                    await self.discard(upload_id)
+                raise
+            finally:
+                watch.cancel()
+                upload.sender = None
+            return upload.size
+
+    async def _take(
+        self, upload_id: str, upload: _Upload, chunks: AsyncIterator[bytes], limit_bytes: int
+    ) -> None:
+        """Write what comes; while one piece is hashed and written, the next one is received."""
+        writing: asyncio.Future[None] | None = None
+        with self._file(upload_id).open("r+b") as file:
+            try:
+                async for piece in _pieces(_counted(chunks, upload)):
+                    if writing is not None:
+                        await asyncio.shield(writing)
                     if upload.size + len(piece) > limit_bytes:
                         raise Invalid(problem("too-large", f"more than {limit_bytes} bytes"))
-                    await _to_the_end(_write, file.fileno(), upload, piece)
-            return upload.size
+                    writing = asyncio.ensure_future(
+                        asyncio.to_thread(_write, file.fileno(), upload, piece)
+                    )
+            finally:
+                if writing is not None:
+                    await _ended(writing)
 
     async def commit(self, upload_id: str, digest: str) -> int:
         """Turn an upload into a blob and return its size.
@@ -108,16 +148,30 @@ class BlobStore:
             IntegrityError: the bytes have another digest; the upload is gone.
         """
         upload = await self._upload(upload_id)
-        async with upload.lock:
-            self._require_current(upload_id, upload)
+        async with self._held(upload_id, upload):
             found = Digest("sha256:" + upload.hash.hexdigest())
             if not same_digest(found, digest):
                 await self.discard(upload_id)
                 detail = f"the content is {found}, not {digest}"
                 raise IntegrityError(problem("digest-mismatch", detail))
-            await _to_the_end(_keep, self._file(upload_id), self.path(digest))
+            await _ended(asyncio.ensure_future(asyncio.to_thread(self._keep, upload_id, digest)))
             self._uploads.pop(upload_id, None)
             return upload.size
+
+    def _keep(self, upload_id: str, digest: str) -> None:
+        """Flush a file and give it its final name, so that a power cut leaves it whole or not."""
+        staged, final = self._file(upload_id), self.path(digest)
+        with _storage_errors():
+            new_folder = not final.parent.exists()
+            final.parent.mkdir(exist_ok=True)
+            with staged.open("rb") as file:
+                os.fsync(file.fileno())
+            with self._names(fcntl.LOCK_SH):
+                os.utime(staged)  # the sweep goes by it
+                staged.replace(final)
+            _flush_names(final.parent)
+            if new_folder:
+                _flush_names(final.parent.parent)
 
     async def discard(self, upload_id: str) -> None:
         """Forget an upload; harmless when it is gone."""
@@ -130,42 +184,160 @@ class BlobStore:
 
     def sweep(self, now: float) -> None:
         """Remove uploads that nobody went on with for a day. `now`: seconds since the epoch."""
+        for gone in [name for name in self._uploads if not self._file(name).exists()]:
+            self._uploads.pop(gone, None)  # another process ended it
         for file in self._staged.iterdir():
             with suppress(FileNotFoundError):  # it was committed meanwhile
                 if now - file.stat().st_mtime > ABANDONED_SECONDS:
                     self._uploads.pop(file.name, None)
                     file.unlink()
 
+    def shards(self) -> list[str]:
+        """Return the names of the folders that blobs are in."""
+        return sorted(folder.name for folder in self._blobs.iterdir())
+
+    def settled(self, shard: str, before: float) -> list[Digest]:
+        """Return the blobs of a folder that were committed before a time."""
+        with os.scandir(self._blobs / shard) as entries:
+            return [
+                Digest("sha256:" + entry.name)
+                for entry in entries
+                if entry.stat(follow_symlinks=False).st_mtime < before
+            ]
+
+    def take_away(self, digests: Sequence[str], before: float) -> int:
+        """Take blobs out of sight, but for those that were committed anew; return how many went.
+
+        Quick, for the caller holds the database's writer meanwhile: `empty_trash` gives the space
+        back. Nobody commits while it runs.
+        """
+        taken = 0
+        with self._names(fcntl.LOCK_EX):
+            for digest in digests:
+                file = self.path(digest)
+                with suppress(FileNotFoundError):
+                    if file.stat().st_mtime < before:
+                        file.replace(self._trash / file.name)
+                        taken += 1
+        return taken
+
+    def empty_trash(self) -> int:
+        """Give back the space of what was taken away, and return how many bytes that was."""
+        freed = 0
+        for file in self._trash.iterdir():
+            with suppress(FileNotFoundError):
+                freed += file.stat().st_size
+                file.unlink()
+        return freed
+
+    @contextmanager
+    def _names(self, kind: int) -> Iterator[None]:
+        """Hold the right to give blobs their names (shared) or to take them (exclusive)."""
+        with (self._blobs.parent / ".lock").open("a") as file:
+            fcntl.flock(file, kind)
+            yield
+
     def _file(self, upload_id: str) -> Path:
         if not _UPLOAD_ID.match(upload_id):
-            raise Refused(problem("not-found", "there is no such upload"))
+            raise _unknown()
         return self._staged / upload_id
 
     async def _upload(self, upload_id: str) -> _Upload:
         known = self._uploads.get(upload_id)
-        if known is not None:
-            return known
-        file = self._file(upload_id)
-        if not file.exists():
-            raise Refused(problem("not-found", "there is no such upload"))
-        # The server was restarted since: what is on the disk is what arrived.
-        upload = await asyncio.to_thread(_reread, file)
-        return self._uploads.setdefault(upload_id, upload)
+        if known is None:
+            if not self._file(upload_id).exists():
+                raise _unknown()
+            # Begun by another process, or before a restart: what is on the disk is what arrived.
+            known = self._uploads.setdefault(upload_id, _Upload())
+            async with known.lock:
+                await self._catch_up(upload_id, known)
+        return known
 
-    def _require_current(self, upload_id: str, upload: _Upload) -> None:
-        """Raise `not-found` when it ended while its caller waited for its turn."""
-        if self._uploads.get(upload_id) is not upload:
-            raise Refused(problem("not-found", "there is no such upload"))
+    async def _catch_up(self, upload_id: str, upload: _Upload) -> None:
+        """Read the file again if another process changed it."""
+        try:
+            if self._file(upload_id).stat().st_size != upload.size:
+                await asyncio.to_thread(_reread, self._file(upload_id), upload)
+        except FileNotFoundError:
+            self._uploads.pop(upload_id, None)
+            raise _unknown() from None
+
+    @asynccontextmanager
+    async def _held(self, upload_id: str, upload: _Upload) -> AsyncIterator[None]:
+        """Hold an upload, against this process and all others, as it is now."""
+        async with upload.lock:
+            if self._uploads.get(upload_id) is not upload:
+                raise _unknown()  # it ended while its caller waited for its turn
+            try:
+                file = self._file(upload_id).open("rb")
+            except FileNotFoundError:
+                self._uploads.pop(upload_id, None)
+                raise _unknown() from None
+            with file:
+                await _lock(file)
+                await self._catch_up(upload_id, upload)
+                yield
 
 
-async def _to_the_end(function: Callable[..., T], *arguments: object) -> T:
-    """Run a function in a thread; a cancelled caller still waits, for the thread uses its file."""
-    work = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+def _unknown() -> PierheadError:
+    return Refused(problem("not-found", "there is no such upload", hint="begin a new one"))
+
+
+def _require_end(offset: int, size: int) -> None:
+    if offset != size:
+        detail = f"the upload has {size} bytes, the part begins at {offset}"
+        raise Refused(problem("offset-mismatch", detail, next_offset=size))
+
+
+async def _lock(file: BinaryIO) -> None:
+    """Wait for another process to be done with an upload.
+
+    Raises:
+        Unavailable: it is not, for long.
+    """
+    for _ in range(int(_BUSY_SECONDS / 0.05)):
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            await asyncio.sleep(0.05)
+    raise Unavailable(problem("dependency-unavailable", "the upload is in use; try again"))
+
+
+async def _unless_superseded(sender: "asyncio.Future[None]", upload: _Upload) -> None:
+    """Wait for a sender; one that was too slow, or taken over from, is told where it ended."""
+    try:
+        await sender
+    except asyncio.CancelledError:
+        own = asyncio.current_task()
+        if own is not None and own.cancelling():
+            raise
+        detail = "another request went on with this upload, or nothing came for too long"
+        found = problem("offset-mismatch", detail, next_offset=upload.size)
+        raise Refused(found) from None
+
+
+async def _ended(work: "asyncio.Future[T]") -> T:
+    """Wait for work in a thread; a cancelled caller waits all the same, for it uses its file."""
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
         await asyncio.wait([work])
         raise
+
+
+async def _counted(chunks: AsyncIterator[bytes], upload: _Upload) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        upload.arrived += len(chunk)
+        yield chunk
+
+
+async def _end_when_silent(sender: "asyncio.Future[None]", upload: _Upload) -> None:
+    """Cancel a sender from which nothing came for a while."""
+    before = -1
+    while before != upload.arrived:
+        before = upload.arrived
+        await asyncio.sleep(STALLED_SECONDS)
+    sender.cancel()
 
 
 async def _pieces(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -200,19 +372,6 @@ def _write(descriptor: int, upload: _Upload, piece: bytes) -> None:
     upload.size += len(piece)
 
 
-def _keep(staged: Path, final: Path) -> None:
-    """Flush a file and give it its final name, so that a power cut leaves all of it or nothing."""
-    with _storage_errors():
-        new_folder = not final.parent.exists()
-        final.parent.mkdir(exist_ok=True)
-        with staged.open("rb") as file:
-            os.fsync(file.fileno())
-        staged.replace(final)
-        _flush_names(final.parent)
-        if new_folder:
-            _flush_names(final.parent.parent)
-
-
 def _flush_names(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -221,13 +380,13 @@ def _flush_names(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _reread(file: Path) -> _Upload:
-    upload = _Upload()
+def _reread(file: Path, upload: _Upload) -> None:
+    size, running = 0, hashlib.sha256()
     with file.open("rb") as stream:
         while piece := stream.read(PIECE_BYTES):
-            upload.hash.update(piece)
-            upload.size += len(piece)
-    return upload
+            running.update(piece)
+            size += len(piece)
+    upload.size, upload.hash = size, running
 
 
 class _storage_errors:

@@ -103,6 +103,10 @@ def _commit_group(connection: sa.Connection, group: Iterable[_Waiting]) -> None:
                 # thread, and with it all later writes.
                 if done.set_running_or_notify_cancel():
                     outcomes.append((done, *_attempt(connection, operation)))
+                    _require_transaction(connection)
+    except _RolledBack:
+        failure = outcomes[-1][2]
+        outcomes = [(done, None, failure) for done, _, _ in outcomes]
     except sa.exc.SQLAlchemyError as error:
         failure = _unavailable(error)
         outcomes = [(done, None, failure) for done, _, _ in outcomes]
@@ -126,10 +130,32 @@ def _attempt(
         return None, error
 
 
-def _unavailable(error: sa.exc.SQLAlchemyError) -> Unavailable:
+class _RolledBack(Exception):
+    """The transaction is gone: whoever was in it has to be told the same."""
+
+
+def _require_transaction(connection: sa.Connection) -> None:
+    """Raise `_RolledBack` when SQLite ended it by itself, as it does when the disk is full."""
+    if not getattr(connection.connection.driver_connection, "in_transaction", False):
+        raise _RolledBack
+
+
+def _unavailable(error: BaseException) -> Unavailable:
+    """Return what callers are told: a full disk, even when that made something else go wrong."""
+    full = next((text for text in _reasons(error) if "disk is full" in text), None)
+    if full is not None:
+        hint = "free some space on the control plane's disk"
+        return Unavailable(problem("storage-full", f"could not store it: {full}", hint=hint))
     text = str(getattr(error, "orig", error))
-    slug = "storage-full" if "disk is full" in text else "dependency-unavailable"
-    return Unavailable(problem(slug, f"the database could not store it: {text}"))
+    return Unavailable(
+        problem("dependency-unavailable", f"the database could not store it: {text}")
+    )
+
+
+def _reasons(error: BaseException | None) -> Iterator[str]:
+    while error is not None:
+        yield str(getattr(error, "orig", error))
+        error = error.__context__
 
 
 def _configure(connection: Any, _record: object) -> None:

@@ -187,7 +187,7 @@ def _compose(
     ]
     registry = RegistryHandlers(
         authenticate=authenticate,
-        registry=Registry(store=store, blobs=blobs),
+        registry=Registry(store=store, blobs=blobs, clock=clock),
         realm=f"{reached.url}/v2/token",
     )
     app = Starlette(

@@ -32,3 +32,16 @@ def may_push_content(principal: Principal, repository: str) -> bool:
 def may_move_tag(principal: Principal, repository: str) -> bool:
     """Say whether the principal may set a tag, or delete a manifest."""
     return not isinstance(principal, Attempt) and may_push_content(principal, repository)
+
+
+def only_repository(principal: Principal) -> str | None:
+    """Return the one repository that the principal may know of; none: all of them."""
+    match principal:
+        case Owner():
+            return None
+        case ProjectHolder(repository) | Puller(repository) | Attempt(project=repository):
+            return repository
+        case Runner():
+            return ""
+        case _:
+            assert_never(principal)

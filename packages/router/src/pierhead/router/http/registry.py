@@ -2,9 +2,10 @@
 
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
@@ -13,26 +14,28 @@ from pierhead.protocol.digest import parse_digest
 from pierhead.protocol.errors import PierheadError
 from pierhead.protocol.ids import PROJECT_PATTERN, TAG_PATTERN
 from pierhead.protocol.problem import PROBLEM_TYPES
+from pierhead.protocol.version import OFFSET_HEADER
 from pierhead.router.domain.errors import (
     InvalidRequest,
     NotAllowed,
     NotFound,
     Refused,
 )
+from pierhead.router.domain.manifest import (
+    MANIFEST_BYTES_MAX,
+    OCI_INDEX,
+    ManifestInvalid,
+)
 from pierhead.router.domain.token import Principal, Runner
 from pierhead.router.http.requests import Authenticate, number, token_of
-from pierhead.router.services.registry import (
-    MANIFEST_BYTES_MAX,
-    BlobUnknown,
-    ManifestInvalid,
-    Registry,
-)
+from pierhead.router.services.registry import BlobUnknown, Registry
 from pierhead.server.problems import read_body
 
 _NAME: Final = re.compile(PROJECT_PATTERN)
 _TAG: Final = re.compile(TAG_PATTERN)
 _RANGE: Final = re.compile(r"(?:bytes[= ])?(\d{1,15})-(\d{1,15})\Z")
 _DIGEST_HEADER: Final = "Docker-Content-Digest"
+_PAGE_MAX: Final = 10_000
 _READ_BYTES: Final = 1024 * 1024  # what one hop to a thread is worth
 # distribution-spec, "Error Codes".
 _CODES: Final = {
@@ -62,6 +65,10 @@ class DigestInvalid(InvalidRequest):
     """What was sent for a digest is not one."""
 
 
+class SizeInvalid(InvalidRequest):
+    """A part is not as long as it was said to be."""
+
+
 class MethodNotAllowed(Refused):
     """The path exists and does not take the method."""
 
@@ -72,6 +79,7 @@ _REFUSALS: Final[tuple[tuple[type[Refused], str], ...]] = (
     (BlobUnknown, "MANIFEST_BLOB_UNKNOWN"),
     (ManifestInvalid, "MANIFEST_INVALID"),
     (DigestInvalid, "DIGEST_INVALID"),
+    (SizeInvalid, "SIZE_INVALID"),
 )
 
 
@@ -116,7 +124,8 @@ class RegistryHandlers:
 
     def _refusal(self, request: Request, error: Refused) -> Response:
         code = next((code for kind, code in _REFUSALS if isinstance(error, kind)), None)
-        return self._error(request, error.slug, str(error), code=code, **error.members)
+        hint = {"hint": error.hint} if error.hint else {}
+        return self._error(request, error.slug, str(error), code=code, **error.members, **hint)
 
     def _error(
         self, request: Request, slug: str, text: str, *, code: str | None = None, **detail: object
@@ -175,11 +184,13 @@ class RegistryHandlers:
 
     async def _append(self, request: Request, who: Principal, name: str, upload: str) -> int:
         said = request.headers.get("content-range")
-        found = _RANGE.match(said) if said else None
-        if said and not found:
-            raise InvalidRequest("Content-Range is FIRST-LAST, in bytes")
-        offset = int(found[1]) if found else None
-        return await self.registry.append(who, name, upload, request.stream(), offset)
+        if not said:
+            return await self.registry.append(who, name, upload, request.stream())
+        first, size = _content_range(said)
+        length = request.headers.get("content-length", str(size))
+        if length != str(size):
+            raise SizeInvalid(f"Content-Range {said[:40]} is not a body of {length[:20]} bytes")
+        return await self.registry.append(who, name, upload, _exactly(request, size), first)
 
     async def progress(self, _request: Request, who: Principal, name: str, upload: str) -> Response:
         """`GET /v2/NAME/blobs/uploads/ID`: where to go on."""
@@ -209,8 +220,12 @@ class RegistryHandlers:
             raise InvalidRequest(f"{wanted[:140]!r} is not a tag")
         body = await read_body(request, MANIFEST_BYTES_MAX)
         kind = request.headers.get("content-type", "")
-        digest = await self.registry.push_manifest(who, name, wanted, kind, body)
-        return _created(f"/v2/{name}/manifests/{digest}", digest)
+        kept = await self.registry.push_manifest(who, name, wanted, kind, body)
+        answer = _created(f"/v2/{name}/manifests/{kept.digest}", kept.digest)
+        if kept.subject is not None:
+            # It says that the client need not keep a list of referrers under a tag by itself.
+            answer.headers["OCI-Subject"] = kept.subject
+        return answer
 
     async def drop_manifest(
         self, _request: Request, who: Principal, name: str, wanted: str
@@ -219,22 +234,46 @@ class RegistryHandlers:
         await self.registry.delete_manifest(who, name, wanted)
         return Response(status_code=202)
 
+    async def drop_blob(
+        self, _request: Request, who: Principal, name: str, digest: str
+    ) -> Response:
+        """`DELETE /v2/NAME/blobs/DIGEST`."""
+        await self.registry.delete_blob(who, name, _digest(digest))
+        return Response(status_code=202)
+
+    # Lists.
+
     async def tags(self, request: Request, who: Principal, name: str, _rest: str) -> Response:
         """`GET /v2/NAME/tags/list`, with n and last."""
+        limit, last = _page(request)
+        found = await self.registry.tags(who, name, last, limit + 1)
+        return _listed(f"/v2/{name}/tags/list", {"name": name, "tags": found[:limit]}, found, limit)
+
+    async def catalog(self, request: Request, who: Principal, _name: str, _rest: str) -> Response:
+        """`GET /v2/_catalog`, with n and last: what the token may know of."""
+        limit, last = _page(request)
+        found = await self.registry.repositories(who, last, limit + 1)
+        return _listed("/v2/_catalog", {"repositories": found[:limit]}, found, limit)
+
+    async def referrers(
+        self, request: Request, who: Principal, name: str, subject: str
+    ) -> Response:
+        """`GET /v2/NAME/referrers/DIGEST`, with artifactType."""
         query = request.query_params
-        limit = number(query.get("n", "10000"), "n")
-        last = query.get("last", "")
-        found = [tag for tag in await self.registry.tags(who, name) if tag > last]
-        headers = {}
-        page = found[:limit]
-        if len(found) > limit > 0:
-            headers["Link"] = f'</v2/{name}/tags/list?n={limit}&last={page[-1]}>; rel="next"'
-        body = json.dumps({"name": name, "tags": page})
-        return Response(body, media_type="application/json", headers=headers)
+        kind, after = query.get("artifactType"), query.get("last", "")
+        found, following = await self.registry.referrers(who, name, _digest(subject), kind, after)
+        headers = {"OCI-Filters-Applied": "artifactType"} if kind is not None else {}
+        if following is not None:
+            filtered = f"&artifactType={quote(kind, safe='')}" if kind is not None else ""
+            path = f"/v2/{name}/referrers/{subject}?last={following}{filtered}"
+            headers["Link"] = f'<{path}>; rel="next"'
+        index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": found}
+        return Response(json.dumps(index), media_type=OCI_INDEX, headers=headers)
 
 
 _ENDPOINTS: Final[tuple[tuple[re.Pattern[str], dict[str, Endpoint]], ...]] = (
     (re.compile(r"(?P<name>)(?P<rest>)\Z"), {"GET": RegistryHandlers.ping}),
+    (re.compile(r"(?P<name>)_catalog(?P<rest>)\Z"), {"GET": RegistryHandlers.catalog}),
     (
         re.compile(r"(?P<name>.+)/blobs/uploads/?(?P<rest>)\Z"),
         {"POST": RegistryHandlers.begin},
@@ -250,7 +289,11 @@ _ENDPOINTS: Final[tuple[tuple[re.Pattern[str], dict[str, Endpoint]], ...]] = (
     ),
     (
         re.compile(r"(?P<name>.+)/blobs/(?P<rest>[^/]+)\Z"),
-        {"GET": RegistryHandlers.blob, "HEAD": RegistryHandlers.blob},
+        {
+            "GET": RegistryHandlers.blob,
+            "HEAD": RegistryHandlers.blob,
+            "DELETE": RegistryHandlers.drop_blob,
+        },
     ),
     (
         re.compile(r"(?P<name>.+)/manifests/(?P<rest>[^/]+)\Z"),
@@ -262,6 +305,10 @@ _ENDPOINTS: Final[tuple[tuple[re.Pattern[str], dict[str, Endpoint]], ...]] = (
         },
     ),
     (re.compile(r"(?P<name>.+)/tags/list(?P<rest>)\Z"), {"GET": RegistryHandlers.tags}),
+    (
+        re.compile(r"(?P<name>.+)/referrers/(?P<rest>[^/]+)\Z"),
+        {"GET": RegistryHandlers.referrers},
+    ),
 )
 
 
@@ -296,8 +343,44 @@ def _progress(name: str, upload_id: str, size: int, status: int) -> Response:
         "Location": f"/v2/{name}/blobs/uploads/{upload_id}",
         "Docker-Upload-UUID": upload_id,
         "Range": _range(size),
+        OFFSET_HEADER: str(size),  # exact, where Range cannot say "nothing"
     }
     return Response(status_code=status, headers=headers)
+
+
+def _content_range(said: str) -> tuple[int, int]:
+    """Return where a part begins, and its size."""
+    found = _RANGE.match(said)
+    first, last = (int(found[1]), int(found[2])) if found else (1, 0)
+    if last < first:
+        raise InvalidRequest("Content-Range is FIRST-LAST, in bytes")
+    return first, last - first + 1
+
+
+async def _exactly(request: Request, size: int) -> AsyncIterator[bytes]:
+    """Yield the body, and refuse one that is longer or shorter; what came in time is kept."""
+    rest = size
+    async for chunk in request.stream():
+        if len(chunk) > rest:
+            yield chunk[:rest]
+            raise SizeInvalid(f"the body is longer than the {size} bytes of Content-Range")
+        rest -= len(chunk)
+        yield chunk
+    if rest:
+        raise SizeInvalid(f"the body is {rest} bytes shorter than Content-Range")
+
+
+def _page(request: Request) -> tuple[int, str]:
+    query = request.query_params
+    return min(number(query.get("n", str(_PAGE_MAX)), "n"), _PAGE_MAX), query.get("last", "")
+
+
+def _listed(path: str, body: dict[str, object], found: Sequence[str], limit: int) -> Response:
+    """Return a page, with the address of the next one if there is more."""
+    headers = {}
+    if len(found) > limit > 0:
+        headers["Link"] = f'<{path}?n={limit}&last={quote(found[limit - 1])}>; rel="next"'
+    return Response(json.dumps(body), media_type="application/json", headers=headers)
 
 
 def _range(size: int) -> str:

@@ -5,9 +5,9 @@ becomes the project's in one transaction. A digest that exists on the disk for a
 unknown here, so nothing can be learned or taken by guessing.
 """
 
-import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pierhead.protocol.digest import digest_of
@@ -18,27 +18,25 @@ from pierhead.router.domain.errors import (
     NotFound,
     OffsetMismatch,
 )
-from pierhead.router.domain.rights import may_move_tag, may_pull, may_push_content
+from pierhead.router.domain.manifest import Reading, read_manifest, referrer
+from pierhead.router.domain.rights import (
+    may_move_tag,
+    may_pull,
+    may_push_content,
+    only_repository,
+)
 from pierhead.router.domain.token import Attempt, Principal
-from pierhead.router.ports import Ledger, Manifest, Store
+from pierhead.router.ports import Clock, Ledger, Manifest, Store
 from pierhead.router.services.lifecycle import attempt_name
 from pierhead.server.blobs import BlobStore
 
-MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024  # distribution-spec, "Pushing Manifests"
 BLOB_BYTES_MAX: Final = 64 * 1024**3
-_IMAGES: Final = {
-    "application/vnd.oci.image.manifest.v1+json",
-    "application/vnd.docker.distribution.manifest.v2+json",
-}
-_INDEXES: Final = {
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-}
+# Whoever was told within the grace of the sweep that a blob is here may rely on it; noting it more
+# often than this is not worth a write.
+TOLD_EVERY: Final = timedelta(hours=1)
+REFERRERS_BYTES: Final = 2 * 1024 * 1024  # of manifests for one answer, a fraction of them
+_AT_ONCE: Final = 16
 _MARK_LENGTH: Final = 16
-
-
-class ManifestInvalid(InvalidRequest):
-    """The body is not a manifest, or not the one that the request says."""
 
 
 class BlobUnknown(InvalidRequest):
@@ -51,6 +49,7 @@ class Registry:
 
     store: Store
     blobs: BlobStore
+    clock: Clock
 
     async def blob_size(self, principal: Principal, repository: str, digest: str) -> int:
         """Return the size of a visible blob.
@@ -59,13 +58,40 @@ class Registry:
             NotFound: there is none that the principal sees.
         """
         require_pull(principal, repository)
-        seen = await self.store.read(
-            lambda ledger: ledger.has_blob(repository, digest, _pending(principal))
-        )
-        size = await self.blobs.size(digest) if seen else None
-        if size is None:
+        pending, now = _pending(principal), self.clock.now()
+        told_at = await self.store.read(lambda ledger: ledger.told_at(repository, digest, pending))
+        size = await self.blobs.size(digest) if told_at is not None else None
+        if told_at is None or size is None:
             raise NotFound(f"{repository} has no blob {digest}")
+        if now - told_at > TOLD_EVERY and may_push_content(principal, repository):
+            await self._note_told(repository, digest, pending, now)
         return size
+
+    async def _note_told(self, repository: str, digest: str, pending: str, now: datetime) -> None:
+        def operation(ledger: Ledger) -> None:
+            if ledger.has_blob(repository, digest, ""):
+                ledger.link_blob(repository, digest, "", now)
+            if pending and ledger.has_blob(repository, digest, pending):
+                ledger.link_blob(repository, digest, pending, now)
+
+        await self.store.write(operation)
+
+    async def delete_blob(self, principal: Principal, repository: str, digest: str) -> None:
+        """Take a blob out of a repository, when no manifest needs it.
+
+        Raises:
+            NotAllowed: the token may not, or one does.
+        """
+        _require_delete(principal, repository)
+
+        def operation(ledger: Ledger) -> bool:
+            if ledger.manifest_of(repository, digest) is not None:
+                hint = "delete the manifests first"
+                raise NotAllowed(f"manifests of {repository} need the blob {digest}", hint=hint)
+            return ledger.unlink_blob(repository, digest)
+
+        if not await self.store.write(operation):
+            raise NotFound(f"{repository} has no blob {digest}")
 
     async def begin(self, principal: Principal, repository: str) -> str:
         """Begin an upload; its id is marked, so that it is of no use in another repository."""
@@ -75,13 +101,14 @@ class Registry:
     async def mount(self, principal: Principal, repository: str, digest: str, source: str) -> bool:
         """Link a blob from another repository; false: it has to be uploaded."""
         require_push(principal, repository)
-        if not may_pull(principal, source):
+        if not may_pull(principal, source) or await self.blobs.size(digest) is None:
             return False
+        pending, now = _pending(principal), self.clock.now()
 
         def operation(ledger: Ledger) -> bool:
-            seen = ledger.has_blob(source, digest, _pending(principal))
+            seen = ledger.has_blob(source, digest, pending)
             if seen:
-                ledger.link_blob(repository, digest, _pending(principal))
+                ledger.link_blob(repository, digest, pending, now)
             return seen
 
         return await self.store.write(operation)
@@ -118,8 +145,8 @@ class Registry:
         """Turn an upload into a blob that the pusher sees."""
         _require_own(principal, repository, upload_id)
         await self.blobs.commit(upload_id, digest)
-        pending = _pending(principal)
-        await self.store.write(lambda ledger: ledger.link_blob(repository, digest, pending))
+        pending, now = _pending(principal), self.clock.now()
+        await self.store.write(lambda ledger: ledger.link_blob(repository, digest, pending, now))
 
     async def manifest(self, principal: Principal, repository: str, wanted: str) -> Manifest:
         """Return a manifest by digest or tag."""
@@ -132,8 +159,8 @@ class Registry:
 
     async def push_manifest(
         self, principal: Principal, repository: str, wanted: str, media_type: str, body: bytes
-    ) -> str:
-        """Store a manifest as it is, and return its digest.
+    ) -> Manifest:
+        """Store a manifest as it is, and return it.
 
         Raises:
             NotAllowed: an attempt's token was used for a tag.
@@ -147,31 +174,87 @@ class Registry:
         digest = digest_of(body)
         if by_digest and wanted != digest:
             raise DigestMismatch(f"the manifest is {digest}, not {wanted}")
-        document = _document(body)
-        kind = _media_type(media_type, document)
-        manifest = Manifest(repository=repository, digest=digest, media_type=kind, body=body)
+        reading = read_manifest(body, media_type)
+        manifest = Manifest(
+            repository=repository,
+            digest=digest,
+            media_type=reading.kind,
+            body=body,
+            parts=(*reading.blobs, *reading.manifests),
+            subject=reading.subject,
+        )
 
         def operation(ledger: Ledger) -> None:
             pending = _pending(principal)
-            _require_parts(ledger, manifest, document, pending)
+            _require_parts(ledger, repository, reading, pending, self._has_file)
             ledger.add_manifest(manifest, pending)
             if not by_digest:
                 ledger.set_tag(repository, wanted, digest)
 
         await self.store.write(operation)
-        return digest
+        return manifest
+
+    def _has_file(self, digest: str) -> bool:
+        return self.blobs.path(digest).exists()
 
     async def delete_manifest(self, principal: Principal, repository: str, wanted: str) -> None:
-        """Delete a manifest or a tag."""
-        if not may_move_tag(principal, repository):
-            raise NotAllowed(f"this token may delete nothing in {repository}")
-        if not await self.store.write(lambda ledger: ledger.delete_manifest(repository, wanted)):
+        """Delete a tag, or a manifest with the tags on it.
+
+        Raises:
+            NotAllowed: the token may not, or an index needs the manifest.
+        """
+        _require_delete(principal, repository)
+
+        def operation(ledger: Ledger) -> bool:
+            if wanted.startswith("sha256:") and ledger.manifest_of(repository, wanted) is not None:
+                hint = "delete the index first"
+                raise NotAllowed(f"an index of {repository} needs {wanted}", hint=hint)
+            return ledger.delete_manifest(repository, wanted)
+
+        if not await self.store.write(operation):
             raise NotFound(f"{repository} has no manifest {wanted[:140]}")
 
-    async def tags(self, principal: Principal, repository: str) -> Sequence[str]:
-        """Return all tags of a repository."""
+    async def tags(
+        self, principal: Principal, repository: str, after: str, limit: int
+    ) -> Sequence[str]:
+        """Return the tags of a repository after one, sorted."""
         require_pull(principal, repository)
-        return await self.store.read(lambda ledger: ledger.tags(repository))
+        return await self.store.read(lambda ledger: ledger.tags(repository, after, limit))
+
+    async def repositories(self, principal: Principal, after: str, limit: int) -> Sequence[str]:
+        """Return the repositories with something in them that the principal may know of."""
+        only = only_repository(principal)
+        if only is None:
+            return await self.store.read(lambda ledger: ledger.repositories(after, limit))
+        there = await self.store.read(lambda ledger: ledger.has_repository(only))
+        return [only][:limit] if there and only > after else []
+
+    async def referrers(
+        self, principal: Principal, repository: str, subject: str, kind: str | None, after: str
+    ) -> tuple[Sequence[dict[str, Any]], str | None]:
+        """Return descriptors of the manifests about another one, and after which to go on.
+
+        `kind`: only those of an artifact type. A subject that is not there has none.
+        """
+        require_pull(principal, repository)
+        pending = _pending(principal)
+
+        def operation(ledger: Ledger) -> tuple[list[Manifest], str | None]:
+            found: list[Manifest] = []
+            while sum(len(one.body) for one in found) < REFERRERS_BYTES:
+                last = found[-1].digest if found else after
+                some = ledger.referrers(repository, subject, pending, last, _AT_ONCE)
+                found += some
+                if len(some) < _AT_ONCE:
+                    return found, None
+            return found, found[-1].digest
+
+        page, following = await self.store.read(operation)
+        descriptors = [
+            referrer(read_manifest(one.body, one.media_type), one.digest, len(one.body))
+            for one in page
+        ]
+        return [one for one in descriptors if kind in (None, one.get("artifactType"))], following
 
 
 def require_pull(principal: Principal, repository: str) -> None:
@@ -184,6 +267,11 @@ def require_push(principal: Principal, repository: str) -> None:
     """Raise `NotAllowed` for whoever may not push content."""
     if not may_push_content(principal, repository):
         raise NotAllowed(f"this token may not push to {repository}")
+
+
+def _require_delete(principal: Principal, repository: str) -> None:
+    if not may_move_tag(principal, repository):
+        raise NotAllowed(f"this token may delete nothing in {repository}")
 
 
 def _require_own(principal: Principal, repository: str, upload_id: str) -> None:
@@ -204,49 +292,13 @@ def _pending(principal: Principal) -> str:
     return ""
 
 
-def _document(body: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ManifestInvalid("the manifest is not JSON") from error
-    if not isinstance(found, dict) or found.get("schemaVersion") != 2:
-        raise ManifestInvalid("the manifest is not an OCI or Docker schema 2 manifest")
-    return found
-
-
-def _media_type(said: str, document: dict[str, Any]) -> str:
-    """Return what a manifest is, once the request and the document agree on it.
-
-    It is served as this later: were anything allowed, a manifest could be a web page of ours.
-    """
-    inside = document.get("mediaType")
-    kind = said.partition(";")[0].strip().lower() or inside
-    if not isinstance(kind, str) or kind not in _IMAGES | _INDEXES:
-        raise ManifestInvalid(f"{str(kind)[:80]!r} is not the media type of a manifest")
-    if inside not in (None, kind):
-        raise ManifestInvalid(f"the manifest says it is {str(inside)[:80]!r}, the request {kind!r}")
-    return kind
-
-
 def _require_parts(
-    ledger: Ledger, manifest: Manifest, document: dict[str, Any], pending: str
+    ledger: Ledger, repository: str, reading: Reading, pending: str, kept: Callable[[str], bool]
 ) -> None:
     """Raise `BlobUnknown` when a manifest refers to what the pusher does not see."""
-    if manifest.media_type in _INDEXES:
-        for part in _descriptors(document.get("manifests")):
-            if ledger.manifest(manifest.repository, part, pending) is None:
-                raise BlobUnknown(f"the index refers to {part}, which was not pushed")
-        return
-    parts = [*_descriptors([document.get("config")]), *_descriptors(document.get("layers"))]
-    for part in parts:
-        if not ledger.has_blob(manifest.repository, part, pending):
+    for part in reading.manifests:
+        if ledger.manifest(repository, part, pending) is None:
+            raise BlobUnknown(f"the index refers to {part}, which was not pushed")
+    for part in reading.blobs:
+        if not ledger.has_blob(repository, part, pending) or not kept(part):
             raise BlobUnknown(f"the manifest refers to {part}, which was not pushed")
-
-
-def _descriptors(found: object) -> list[str]:
-    if not isinstance(found, list) or len(found) > 1024:
-        raise ManifestInvalid("the manifest's descriptors are missing or too many")
-    digests = [part.get("digest") for part in found if isinstance(part, dict)]
-    if len(digests) != len(found) or not all(isinstance(digest, str) for digest in digests):
-        raise ManifestInvalid("the manifest has a descriptor without a digest")
-    return [str(digest) for digest in digests]

@@ -17,6 +17,7 @@ from pierhead.protocol.client.client import error_from
 from pierhead.protocol.client.retry import retrying
 from pierhead.protocol.errors import IntegrityError, PierheadError, Refused, Unavailable
 from pierhead.protocol.problem import problem
+from pierhead.protocol.version import OFFSET_HEADER
 from pierhead.runner.ports import Built
 
 T = TypeVar("T")
@@ -71,6 +72,12 @@ class Pusher:
             except Unavailable:
                 # The cut part may have arrived in part: the registry knows how much.
                 location, offset = await self._resume(location)
+            except _OutOfStep as error:
+                before = offset
+                location, offset = await self._resume(location)
+                if offset == before:
+                    detail = "the registry refuses the part that it waits for"
+                    raise Unavailable(problem("dependency-unavailable", detail)) from error
         await self._send("PUT", location, params={"digest": digest})
 
     async def _part(self, file: Path, location: str, offset: int) -> tuple[str, int]:
@@ -93,8 +100,7 @@ class Pusher:
             answer = await self._again(lambda: self._send("GET", location))
         except Refused as error:
             raise Unavailable(problem("dependency-unavailable", str(error))) from error
-        end = int(answer.headers.get("range", "0-0").rpartition("-")[2])
-        return self._location(answer), end + 1 if end else 0
+        return self._location(answer), _arrived(answer.headers)
 
     async def _manifest(self, built: Built) -> None:
         image = built.image
@@ -135,10 +141,32 @@ class Pusher:
             raise Unavailable(problem("dependency-unavailable", detail)) from error
         if answer.is_success or (missing_is_fine and answer.status_code == 404):
             return answer
+        if answer.status_code == 416 and method == "PATCH":
+            raise _OutOfStep
         raise _refusal(answer)
 
     def _location(self, answer: httpx.Response) -> str:
         return urljoin(str(answer.request.url), answer.headers["location"])
+
+
+class _OutOfStep(Exception):
+    """The registry has more of the blob, or less, than this side believes."""
+
+
+def _arrived(headers: httpx.Headers) -> int:
+    """Return how many bytes of an upload the registry has.
+
+    `Range: 0-0` is what registries say of an empty upload, and of one with a single byte. Ours
+    says the number too; of others the upload is begun again, for one byte more or less.
+    """
+    exact = headers.get(OFFSET_HEADER, "")
+    if exact.isascii() and exact.isdigit():
+        return int(exact)
+    end = headers.get("range", "").rpartition("-")[2]
+    if not (end.isascii() and end.isdigit()) or end == "0":
+        detail = "the registry does not say how much of the blob has arrived"
+        raise Unavailable(problem("dependency-unavailable", detail))
+    return int(end) + 1
 
 
 def _first(errors: BaseExceptionGroup[PierheadError]) -> PierheadError:

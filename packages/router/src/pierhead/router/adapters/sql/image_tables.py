@@ -16,7 +16,25 @@ manifests = sa.Table(
     sa.Column("pending", sa.String, primary_key=True),
     sa.Column("media_type", sa.String, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
+    sa.Column("subject", sa.String),
 )
+sa.Index(
+    "router_referrers",
+    manifests.c.repository,
+    manifests.c.subject,
+    sqlite_where=manifests.c.subject.is_not(None),
+)
+
+# What each manifest cannot do without: blobs, and manifests of an index. Rows of a manifest go
+# when no row of it is left, pending or not.
+parts = sa.Table(
+    "router_manifest_parts",
+    METADATA,
+    sa.Column("repository", sa.String, primary_key=True),
+    sa.Column("part", sa.String, primary_key=True),
+    sa.Column("digest", sa.String, primary_key=True),
+)
+sa.Index("router_parts_by_manifest", parts.c.repository, parts.c.digest)
 
 blob_links = sa.Table(
     "router_blob_links",
@@ -24,7 +42,10 @@ blob_links = sa.Table(
     sa.Column("repository", sa.String, primary_key=True),
     sa.Column("digest", sa.String, primary_key=True),
     sa.Column("pending", sa.String, primary_key=True),
+    # When somebody was last told that it is here: until a while later a push may rely on it.
+    sa.Column("told_at", sa.Float, nullable=False),
 )
+sa.Index("router_links_by_digest", blob_links.c.digest)
 
 tags = sa.Table(
     "router_tags",
