@@ -62,6 +62,23 @@ def test_whoever_only_submits_installs_nothing_of_a_server(install: Install) -> 
         assert not submitter.has(module), module
 
 
+def test_an_importer_gets_the_whole_library_from_the_base(install: Install) -> None:
+    program = (
+        "import pierhead, sys\n"
+        "from pierhead.router import BuildRequest, DirectoryContext, RoutedImageBuilder, blocking\n"
+        "from pierhead.router.testing import ScriptedExecutor\n"
+        "request = BuildRequest(context=DirectoryContext(path='.'), project='acme/web')\n"
+        "with blocking(RoutedImageBuilder(ScriptedExecutor())) as builder:\n"
+        "    print(builder.build(request).reference)\n"
+        "assert pierhead.__file__ is None, 'the namespace is open'\n"
+        "assert not {'starlette', 'sqlalchemy', 'uvicorn', 'typer'} & sys.modules.keys()\n"
+    )
+    done = install("pierhead-router").run("python", "-W", "error", "-c", program)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("build.example.com/acme/web@sha256:")
+
+
 def test_a_runner_installs_nothing_of_a_server(install: Install) -> None:
     runner = install("pierhead-runner")
 

@@ -1,1 +1,132 @@
-"""Hands builds to runners and keeps what they return."""
+"""Image builds as a library: `RoutedImageBuilder` over a control plane, and all that it speaks in.
+
+The names below are the public API. They need nothing of a server; what a control plane is made of
+is beside them, behind the extra `[server]`.
+"""
+
+from pierhead.router.blocking import BlockingBuilder, blocking
+from pierhead.router.builder import (
+    Build,
+    BuildExecutor,
+    ImageBuilder,
+    RoutedImageBuilder,
+    StartCancelled,
+    image_or_raise,
+)
+from pierhead.router.errors import (
+    BuildCancelledError,
+    BuildError,
+    BuildFailedError,
+    IntegrityError,
+    NoRunnerError,
+    ProtocolMismatchError,
+    RefusedError,
+    RouterUnavailableError,
+)
+from pierhead.router.events import (
+    Cursor,
+    Event,
+    FellBack,
+    Finished,
+    Log,
+    Notice,
+    OnEvent,
+    Progress,
+    Queued,
+    Requeued,
+    Started,
+    Step,
+)
+from pierhead.router.image import (
+    Artifact,
+    BuildId,
+    CacheUse,
+    Digest,
+    Healthcheck,
+    ImageConfig,
+    ImageInfo,
+    ScanMissing,
+    Timings,
+)
+from pierhead.router.outcome import (
+    Built,
+    Cancelled,
+    Eligible,
+    Failed,
+    NotBuilt,
+    Outcome,
+    Rejection,
+)
+from pierhead.router.place import Capabilities, PullCredentials, RunnerInfo
+from pierhead.router.remote import RouterExecutor
+from pierhead.router.request import (
+    BuildPolicy,
+    BuildRequest,
+    Context,
+    DirectoryContext,
+    GitContext,
+    Scan,
+    Secret,
+    TarContext,
+    Want,
+)
+
+__all__ = [
+    "Artifact",
+    "BlockingBuilder",
+    "Build",
+    "BuildCancelledError",
+    "BuildError",
+    "BuildExecutor",
+    "BuildFailedError",
+    "BuildId",
+    "BuildPolicy",
+    "BuildRequest",
+    "Built",
+    "CacheUse",
+    "Cancelled",
+    "Capabilities",
+    "Context",
+    "Cursor",
+    "Digest",
+    "DirectoryContext",
+    "Eligible",
+    "Event",
+    "Failed",
+    "FellBack",
+    "Finished",
+    "GitContext",
+    "Healthcheck",
+    "ImageBuilder",
+    "ImageConfig",
+    "ImageInfo",
+    "IntegrityError",
+    "Log",
+    "NoRunnerError",
+    "NotBuilt",
+    "Notice",
+    "OnEvent",
+    "Outcome",
+    "Progress",
+    "ProtocolMismatchError",
+    "PullCredentials",
+    "Queued",
+    "RefusedError",
+    "Rejection",
+    "Requeued",
+    "RoutedImageBuilder",
+    "RouterExecutor",
+    "RouterUnavailableError",
+    "RunnerInfo",
+    "Scan",
+    "ScanMissing",
+    "Secret",
+    "StartCancelled",
+    "Started",
+    "Step",
+    "TarContext",
+    "Timings",
+    "Want",
+    "blocking",
+    "image_or_raise",
+]

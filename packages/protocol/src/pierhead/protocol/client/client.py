@@ -4,7 +4,7 @@ Problems become the exceptions of `pierhead.protocol.errors`; a request without 
 `Unavailable`. Whoever holds a build token or a runner credential uses the same class.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -141,7 +141,9 @@ class RouterClient:
         response = await self._send("GET", _build_path(build_id, "logs"), params={"offset": offset})
         return response.content
 
-    async def events(self, build_id: str, *, after: str | None = None) -> AsyncIterator[Event]:
+    async def events(
+        self, build_id: str, *, after: str | None = None
+    ) -> AsyncGenerator[Event, None]:
         """Yield the events of a build, from the first or from a cursor on, until `Finished`.
 
         The stream may end before `Finished` (a proxy cut it): ask again with the last cursor.

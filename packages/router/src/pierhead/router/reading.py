@@ -1,0 +1,225 @@
+"""From what the wire says of a build to what an importer sees. Pure."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final, Literal, assert_never
+
+from pierhead.protocol import build as wire
+from pierhead.protocol import result
+from pierhead.protocol.meta import ServerCapabilities
+from pierhead.protocol.platform import PlatformText
+from pierhead.router.events import (
+    Cursor,
+    Event,
+    FellBack,
+    Finished,
+    Log,
+    Notice,
+    Progress,
+    Queued,
+    Requeued,
+    Started,
+)
+from pierhead.router.image import (
+    Artifact,
+    CacheUse,
+    Digest,
+    ImageConfig,
+    ImageInfo,
+    ScanMissing,
+    Timings,
+)
+from pierhead.router.outcome import (
+    Built,
+    Cancelled,
+    Eligible,
+    Failed,
+    NotBuilt,
+    Outcome,
+    Rejection,
+)
+from pierhead.router.place import Capabilities, RunnerInfo
+
+_MOVING: Final[dict[str, Literal["push", "extract", "scan"]]] = {
+    "pushing": "push",
+    "extracting": "extract",
+    "scanning": "scan",
+}
+
+
+def event_of(told: wire.Event) -> Event | None:
+    """Return the event for one of the wire; none when an importer has nothing to learn from it."""
+    cursor = Cursor(told.cursor)
+    match told:
+        case wire.Queued():
+            return Queued(position=told.position, rejected=rejected(told.rejections), cursor=cursor)
+        case wire.Started():
+            executor: Literal["here", "runners"] = "here" if told.here else "runners"
+            return Started(
+                runner=told.runner, executor=executor, attempt=told.attempt, cursor=cursor
+            )
+        case wire.PhaseChanged(phase=phase):
+            if phase not in _MOVING:
+                return None
+            return Progress(phase=_MOVING[phase], done_bytes=0, total_bytes=None, cursor=cursor)
+        case wire.Log():
+            return Log(data=told.data, offset=told.offset, cursor=cursor)
+        case wire.Requeued():
+            return Requeued(attempt=told.attempt, reason=told.reason, cursor=cursor)
+        case wire.FellBack():
+            return FellBack(reason=told.reason, to="here", cursor=cursor)
+        case wire.Notice():
+            return Notice(slug="notice", text=told.text, hint=told.hint, cursor=cursor)
+        case wire.CancelRequested():
+            text = f"{told.by} asked for the end: {told.reason}"
+            return Notice(slug="cancel-requested", text=text, cursor=cursor)
+        case wire.Finished():
+            return Finished(outcome=outcome_of(told.build), cursor=cursor)
+        case _:
+            assert_never(told)
+
+
+def rejected(rejections: Sequence[wire.Rejection]) -> tuple[Rejection, ...]:
+    """Return who does not take a build, and why."""
+    return tuple(Rejection(runner=one.runner, reason=one.reason) for one in rejections)
+
+
+def reasons(why: wire.Why) -> tuple[Rejection | Eligible, ...]:
+    """Return who would take a build, then who would not."""
+    return (*(Eligible(runner=name) for name in why.eligible), *rejected(why.rejections))
+
+
+def outcome_of(view: wire.BuildView) -> Outcome:
+    """Return how a build ended.
+
+    Raises:
+        ValueError: it has not.
+    """
+    match view.state:
+        case "succeeded":
+            return Built(image=image_of(view))
+        case "cancelled":
+            return _cancelled(view)
+        case "failed":
+            return _failed(view)
+        case _:
+            raise ValueError(f"{view.id} is {view.state}, which is not an end")
+
+
+def _cancelled(view: wire.BuildView) -> Cancelled:
+    proof = view.result.stop_proof if view.result else None
+    never_ran = view.fence == 0
+    return Cancelled(
+        by=view.cancelled_by or "somebody",
+        reason=view.cancel_reason or "",
+        proven=never_ran or (proof is not None and proof.clean),
+    )
+
+
+def _failed(view: wire.BuildView) -> Failed | NotBuilt:
+    failure = view.result.failure if view.result else None
+    if failure is None:
+        return NotBuilt(reason="runners-lost", detail="nobody said why it failed")
+    match failure.cause:
+        case "no-runner" | "runners-lost" | "waited-too-long" | "integrity" as reason:
+            return NotBuilt(reason=reason, detail=failure.message)
+        case "runner":
+            return NotBuilt(reason="runners-lost", detail=failure.message)
+        case cause:
+            return Failed(
+                cause=cause,
+                step=failure.step,
+                exit_code=failure.exit_code,
+                extract=failure.extract,
+                message=failure.message,
+                hint=failure.hint,
+            )
+
+
+def image_of(view: wire.BuildView) -> ImageInfo:
+    """Return the image of a build that succeeded."""
+    envelope = view.result
+    assert envelope is not None
+    assert view.reference is not None
+    assert envelope.manifest_digest is not None
+    assert envelope.config_digest is not None
+    first = envelope.platforms[0]
+    return ImageInfo(
+        build_id=view.id,
+        reference=view.reference,
+        digest=Digest(envelope.manifest_digest),
+        config_digest=Digest(envelope.config_digest),
+        config=_config(envelope.config or result.ImageConfig(), first.platform),
+        platforms=tuple(image.platform for image in envelope.platforms),
+        size_bytes=sum(image.size_bytes for image in envelope.platforms),
+        layers=tuple(map(Digest, first.layers)),
+        artifacts={one.name: _artifact(one) for one in envelope.artifacts},
+        scan=ScanMissing(why=envelope.scan.why),
+        built_on=view.runner or "",
+        attempts=view.attempts,
+        timings=_timings(envelope.timings),
+        peak_memory_bytes=envelope.peak_memory_bytes,
+        cache=CacheUse(steps=envelope.cache.steps, cached=envelope.cache.cached),
+        warnings=envelope.warnings,
+    )
+
+
+def _config(config: result.ImageConfig, platform: PlatformText) -> ImageConfig:
+    system, _, architecture = platform.partition("/")
+    architecture, _, variant = architecture.partition("/")
+    return ImageConfig(
+        exposed_ports=config.exposed_ports,
+        working_dir=config.working_dir,
+        user=config.user,
+        env=dict(entry.partition("=")[::2] for entry in config.env),
+        entrypoint=config.entrypoint or (),
+        cmd=config.cmd or (),
+        labels=config.labels,
+        volumes=config.volumes,
+        stop_signal=config.stop_signal,
+        architecture=architecture,
+        variant=variant or None,
+        os=system,
+    )
+
+
+def _artifact(artifact: result.Artifact) -> Artifact:
+    return Artifact(
+        name=artifact.name,
+        media_type=artifact.media_type,
+        digest=Digest(artifact.digest),
+        size_bytes=artifact.size_bytes,
+    )
+
+
+def _timings(timings: result.Timings) -> Timings:
+    return Timings(
+        fetching=timedelta(milliseconds=timings.fetching_ms),
+        building=timedelta(milliseconds=timings.building_ms),
+        pushing=timedelta(milliseconds=timings.pushing_ms),
+        total=timedelta(milliseconds=timings.total_ms),
+    )
+
+
+def capabilities_of(told: ServerCapabilities) -> Capabilities:
+    """Return what a control plane can build."""
+    runners = tuple(
+        RunnerInfo(
+            name=runner.name,
+            online=runner.online,
+            here=runner.here,
+            platforms=runner.capabilities.platforms if runner.capabilities else (),
+            slots=runner.capabilities.slots if runner.capabilities else 0,
+            builds=len(runner.builds),
+        )
+        for runner in told.runners
+    )
+    online = [runner for runner in runners if runner.online]
+    kinds = {"here" if runner.here else "runners" for runner in online}
+    return Capabilities(
+        registry=told.registry,
+        runners=runners,
+        platforms=tuple(sorted({name for runner in online for name in runner.platforms})),
+        executors=tuple(sorted(kinds, reverse=True)),
+        context_bytes_max=told.limits.context_bytes,
+    )

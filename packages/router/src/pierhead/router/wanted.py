@@ -1,0 +1,108 @@
+"""From a request and a policy to what the wire can say of them. Pure.
+
+What the control plane cannot do is refused by its name: nothing that was asked for is ignored.
+"""
+
+from datetime import timedelta
+
+from pierhead.protocol.build import WhyRequest
+from pierhead.protocol.plan import (
+    QUEUE_WAIT_SECONDS_MAX,
+    TIMEOUT_SECONDS_MAX,
+    ContextRef,
+    IfNobody,
+    Plan,
+    Submit,
+)
+from pierhead.router.errors import RefusedError
+from pierhead.router.request import BuildPolicy, BuildRequest, Scan
+
+_PATIENCE = timedelta(seconds=300)
+
+
+def check(request: BuildRequest, policy: BuildPolicy) -> None:
+    """Return if a control plane can do what is asked.
+
+    Raises:
+        RefusedError: it cannot, and what.
+    """
+    asked = {
+        "several platforms": len(request.platforms) > 1,
+        "secrets": bool(request.secrets),
+        "an environment other than production": request.environment != "production",
+        "want": bool(request.want),
+        "scan=gate": request.scan is Scan.GATE,
+        "a priority": request.priority != 0,
+        "where": policy.where is not None,
+        "on='nodes'": policy.on == "nodes",
+        "on='ci'": policy.on == "ci",
+        "here_memory_bytes": policy.here_memory_bytes is not None,
+        "secret_args": policy.secret_args is not None,
+        "if_nobody_can='build-here'": policy.if_nobody_can == "build-here",
+    }
+    missing = [name for name, wanted in asked.items() if wanted]
+    if missing:
+        detail = f"this control plane cannot do that yet: {', '.join(missing)}"
+        raise RefusedError(detail, hint="leave it out of the request or of the policy")
+    if policy.on == "local":
+        hint = "give RoutedImageBuilder your own builder: local=..."
+        raise RefusedError(
+            "the policy wants a local build, and there is no local builder", hint=hint
+        )
+    _bounded("timeout", request.timeout, timedelta(seconds=TIMEOUT_SECONDS_MAX))
+    _bounded("patience", policy.patience or _PATIENCE, timedelta(seconds=QUEUE_WAIT_SECONDS_MAX))
+
+
+def _bounded(name: str, said: timedelta, most: timedelta) -> None:
+    if not timedelta() < said <= most:
+        raise RefusedError(f"{name} is {said}", hint=f"it is more than nothing and at most {most}")
+
+
+def submit_of(request: BuildRequest, policy: BuildPolicy, context: ContextRef, key: str) -> Submit:
+    """Return the document that submits a build."""
+    return Submit(
+        project=request.project,
+        plan=Plan(
+            dockerfile=request.dockerfile,
+            target=request.target,
+            build_args=dict(request.args),
+            labels=dict(request.labels),
+            no_cache=request.no_cache,
+            pull=request.pull,
+            platform=_platform(request),
+            timeout_seconds=max(1, int(request.timeout.total_seconds())),
+        ),
+        context=context,
+        key=key,
+        tags=request.tags,
+        if_nobody=_if_nobody(policy),
+        max_queue_wait_seconds=_patience_seconds(policy),
+        supersedes=request.supersedes,
+    )
+
+
+def why_of(request: BuildRequest, policy: BuildPolicy) -> WhyRequest:
+    """Return the document that asks who would take a build."""
+    return WhyRequest(
+        project=request.project,
+        platform=_platform(request),
+        if_nobody=_if_nobody(policy),
+        max_queue_wait_seconds=_patience_seconds(policy),
+    )
+
+
+def _platform(request: BuildRequest) -> str | None:
+    return request.platforms[0] if request.platforms else None
+
+
+def _patience_seconds(policy: BuildPolicy) -> int:
+    return int((policy.patience or _PATIENCE).total_seconds())
+
+
+def _if_nobody(policy: BuildPolicy) -> IfNobody:
+    match policy.if_nobody_can:
+        case "wait" | "fail" as said:
+            return said
+        case _:
+            # Runners alone: the control plane's own machine is not one of them.
+            return "fail" if policy.on == "runners" else "here"
