@@ -88,16 +88,6 @@ async def test_a_failing_command_says_its_step_its_code_and_its_last_words(bench
     assert "oh dear" in broken.failure.extract
 
 
-async def test_a_step_that_eats_all_memory_is_out_of_memory(bench: Bench) -> None:
-    steps = "RUN tail -c 400000000 /dev/zero > /dev/null\n"
-
-    broken = await bench.attempt(steps, memory_bytes=64 * 2**20).run()
-
-    assert isinstance(broken, Broken)
-    assert broken.failure.cause == "out-of-memory"
-    assert "64 MiB" in broken.failure.message
-
-
 async def test_a_step_that_goes_on_after_the_limit_gives_an_image_with_a_warning(
     bench: Bench,
 ) -> None:
@@ -139,23 +129,6 @@ async def test_a_build_ends_with_its_time(bench: Bench) -> None:
     assert isinstance(broken, Broken)
     assert broken.failure.cause == "time"
     assert (await attempt.stop()).clean
-
-
-async def test_a_full_disk_is_called_so(tmp_path: Path) -> None:
-    state = tmp_path / "small"
-    state.mkdir()
-    await call("mount", "-t", "tmpfs", "-o", "size=24m", "none", state)
-    try:
-        bench = Bench(state)
-        attempt = bench.attempt("RUN dd if=/dev/zero of=/big bs=1M count=60\n")
-        broken = await attempt.run()
-        proof = await attempt.stop()
-    finally:
-        await call("umount", "-l", state)
-
-    assert isinstance(broken, Broken)
-    assert broken.failure.cause == "disk-full"
-    assert not [mount for mount in proof.mounts if mount != str(state)]
 
 
 async def test_a_base_image_that_cannot_be_had_is_called_so(bench: Bench) -> None:

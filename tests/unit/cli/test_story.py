@@ -136,7 +136,12 @@ async def test_a_failure_shows_the_last_lines_the_hint_and_where_the_whole_log_i
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     failure = Failure(
-        cause="command", message="step 2/2 ended with 1", extract=("a", "b"), hint="do this"
+        cause="out-of-memory",
+        message="out of memory",
+        step="2/2 RUN x",
+        extract=("a", "b"),
+        detail="killed at 2.0 GB",
+        hint="do this",
     )
     result = Envelope(outcome="failed", failure=failure)
 
@@ -147,8 +152,10 @@ async def test_a_failure_shows_the_last_lines_the_hint_and_where_the_whole_log_i
     out, err = capsys.readouterr()
     assert out == ""
     assert err.endswith(
-        "error: web failed on desktop: step 2/2 ended with 1\n\n   > a\n   > b\n\n"
-        "hint: do this\n      whole log: pierhead builds log b_7f3k\n"
+        "error: web failed at 2/2 RUN x on desktop: out of memory\n\n"
+        "   > a\n   > b\n   killed at 2.0 GB\n\n"
+        "hint: do this\n      whole log: pierhead builds log b_7f3k     "
+        "again, same context: pierhead builds rerun b_7f3k\n"
     )
 
 

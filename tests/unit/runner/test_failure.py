@@ -3,79 +3,250 @@
 import pytest
 
 from pierhead.protocol.result import Failure
-from pierhead.runner.domain.failure import EXTRACT_LINES, Ending, explain
+from pierhead.runner.domain.failure import EXTRACT_LINES, Disk, Ending, explain
 from pierhead.runner.domain.progress import Progress
 
+RAN = 'Error: building at STEP "RUN x": while running runtime: exit status {}\n'
+SOURCE = "Error: creating build container: initializing source docker://"
 
-def told(output: str, *, code: int = 1, out_of_memory: bool = False) -> Failure:
+
+def told(
+    output: str,
+    *,
+    code: int = 1,
+    out_of_memory: bool = False,
+    disk: Disk | None = None,
+    dockerfile: str = "",
+    timed_out_seconds: int | None = None,
+) -> Failure:
     progress = Progress()
     progress.feed(output.encode())
     progress.finish()
-    ending = Ending(
-        code=code, progress=progress, out_of_memory=out_of_memory, memory_bytes=64 * 2**20
+    return explain(
+        Ending(
+            code=code,
+            progress=progress,
+            out_of_memory=out_of_memory,
+            memory_bytes=2_000_000_000,
+            peak_bytes=1_999_000_000,
+            disk=disk,
+            dockerfile=dockerfile,
+            timed_out_seconds=timed_out_seconds,
+        )
     )
-    return explain(ending)
+
+
+def test_a_failed_step_is_told_with_its_code_and_what_it_said_last() -> None:
+    noise = "".join(f"line {number}\n" for number in range(100))
+
+    failure = told(f"STEP 5/9: RUN a\nnot this\nSTEP 6/9: RUN x\n{noise}{RAN.format(7)}")
+
+    assert (failure.cause, failure.step, failure.exit_code) == ("command", "6/9 RUN x", 7)
+    assert failure.message == "a command ended with exit code 7"
+    assert len(failure.extract) == EXTRACT_LINES
+    assert failure.extract[-1] == "line 99"
+
+
+def test_what_buildah_says_around_a_step_is_not_what_the_step_said() -> None:
+    failure = told(
+        "[2/3] STEP 2/2: RUN x\nmine\nsubprocess exited with status 7\n"
+        'subprocess exited with status 7\nError: building at STEP "RUN x": exit status 7\n'
+    )
+
+    assert (failure.step, failure.extract) == ("[2/3] 2/2 RUN x", ("mine",))
+    assert failure.exit_code == 7
 
 
 @pytest.mark.parametrize(
-    ("cause", "output"),
+    ("output", "message"),
     [
+        (f"/bin/sh: nope: not found\n{RAN.format(127)}", "a command was not found (exit code 127)"),
+        (RAN.format(137), "a command was killed (exit code 137)"),
         (
-            "command",
-            'STEP 2/2: RUN false\nError: building at STEP "RUN false": '
-            "while running runtime: exit status 1\n",
+            "error running container: from /usr/sbin/runc creating container for [/nope]: "
+            'time="x" level=error msg="runc create failed: unable to start container process: '
+            'exec: \\"/nope\\": stat /nope: no such file or directory"\n: exit status 1\n'
+            + RAN.format(1),
+            "/nope cannot be started: no such file or directory",
         ),
         (
-            "disk-full",
-            "STEP 2/2: RUN dd\ndd: error writing '/big': No space left on device\n"
-            'Error: building at STEP "RUN dd": while running runtime: exit status 1\n',
-        ),
-        ("dockerfile", "Error: FROM requires either one argument, or three: FROM <source>\n"),
-        ("dockerfile", 'Error: no stage found: Unknown instruction: "NONSENSE"\n'),
-        (
-            "dockerfile",
-            'STEP 3/3: COPY nowhere /x\nError: building at STEP "COPY nowhere /x": checking on '
-            'sources under "/c": copier: stat: "/nowhere": no such file or directory\n',
-        ),
-        (
-            "base-image",
-            "STEP 1/1: FROM 127.0.0.1:1/a\nError: creating build container: initializing source "
-            "docker://127.0.0.1:1/a:latest: pinging container registry 127.0.0.1:1\n",
+            "process failed to start with error: fork/exec /nope: permission denied"
+            "process exited with error: exec: not startedsubprocess exited with status 1\n"
+            'Error: building at STEP "RUN /nope": exit status 1\n',
+            "/nope cannot be started: permission denied",
         ),
     ],
 )
-def test_a_failure_has_the_name_of_its_cause(cause: str, output: str) -> None:
-    assert told(output).cause == cause
-
-
-def test_a_failed_step_is_told_with_its_code_and_last_lines() -> None:
-    noise = "".join(f"line {number}\n" for number in range(100))
-    end = 'Error: building at STEP "RUN x": while running runtime: exit status 7\n'
-
-    failure = told(f"STEP 6/9: RUN x\n{noise}{end}")
-
-    assert (failure.step, failure.exit_code) == ("6/9 RUN x", 7)
-    assert "exit code 7 at 6/9 RUN x" in failure.message
-    assert len(failure.extract) == EXTRACT_LINES
-    assert failure.extract[-2] == "line 99"
+def test_a_command_that_was_not_there_or_was_killed_is_told_apart(
+    output: str, message: str
+) -> None:
+    failure = told(f"STEP 2/2: RUN x\n{output}")
+    assert (failure.cause, failure.message) == ("command", message)
 
 
 def test_the_memory_limit_wins_over_what_a_step_says() -> None:
-    failure = told("STEP 1/1: RUN x\nKilled\nexit status 137\n", out_of_memory=True)
+    failure = told(f"STEP 1/1: RUN x\nKilled\n{RAN.format(137)}", out_of_memory=True)
 
-    assert failure.cause == "out-of-memory"
-    assert "64 MiB" in failure.message
+    assert (failure.cause, failure.message) == ("out-of-memory", "out of memory")
+    assert failure.detail == "the build was killed at its limit of 2.0 GB (peak 2.0 GB, exit 137)"
+    assert failure.extract == ("Killed",)
 
 
-def test_a_killed_buildah_is_not_the_users_fault() -> None:
+FULL = f"STEP 2/2: RUN dd\ndd: error writing '/big': No space left on device\n{RAN.format(1)}"
+
+
+def test_a_full_disk_is_the_runners_and_comes_with_its_numbers() -> None:
+    failure = told(FULL, disk=Disk("/var/lib/x", 1_000_000, 40_000_000_000))
+
+    assert (failure.cause, failure.message) == ("disk-full", "the runner's disk is full")
+    assert failure.detail == "1.0 MB of 40.0 GB were free at /var/lib/x"
+
+
+def test_a_full_file_system_of_the_step_is_not_the_runners_disk() -> None:
+    failure = told(FULL, disk=Disk("/var/lib/x", 10_000_000_000, 40_000_000_000))
+
+    assert failure.cause == "command"
+    assert failure.message == "a step filled a file system of its own"
+    assert "--shm-size" in (failure.hint or "")
+
+
+def test_a_program_for_another_platform_is_not_the_commands_fault() -> None:
+    failure = told(f"STEP 2/2: RUN x\nexec /bin/sh: exec format error\n{RAN.format(1)}")
+    assert failure.cause == "platform"
+
+
+def test_a_base_image_for_other_platforms_only_is_one_of_the_platform() -> None:
+    failure = told(
+        "STEP 1/1: FROM h/a\n" + SOURCE + "h/a:latest: choosing an image from manifest list "
+        'docker://h/a:latest: no image found in manifest list for architecture amd64, variant "", '
+        "OS linux\n"
+    )
+    assert failure.cause == "platform"
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (
+            "127.0.0.1:5/a/b:3: reading manifest 3 in 127.0.0.1:5/a/b: manifest unknown: "
+            "manifest unknown",
+            "127.0.0.1:5 has no base image 127.0.0.1:5/a/b:3",
+        ),
+        (
+            "127.0.0.1:5/a/b:3: reading manifest 3 in 127.0.0.1:5/a/b: unauthorized: "
+            "authentication required",
+            "127.0.0.1:5 does not give the base image 127.0.0.1:5/a/b:3: it is private, or not "
+            "there (no credential was tried)",
+        ),
+        (
+            'nope/nope:latest: pinging container registry registry-1.docker.io: Get "https://'
+            'registry-1.docker.io/v2/": dial tcp: lookup registry-1.docker.io: no such host',
+            "docker.io cannot be reached from the runner, so the base image nope/nope:latest was "
+            "not to be had",
+        ),
+        (
+            'localhost:1/a:3: pinging container registry localhost:1: Get "https://localhost:1/v2/'
+            '": dial tcp 127.0.0.1:1: connect: connection refused',
+            "localhost:1 cannot be reached from the runner, so the base image localhost:1/a:3 was "
+            "not to be had",
+        ),
+        (
+            "nope:latest: reading manifest latest in docker.io/library/nope: toomanyrequests: You "
+            "have reached your pull rate limit",
+            "docker.io does not let this runner pull more for now",
+        ),
+        (
+            'h.example/a:1: pinging container registry h.example: Get "https://h.example/v2/": '
+            "x509: certificate signed by unknown authority",
+            "h.example has no certificate that the runner trusts, so the base image h.example/a:1 "
+            "was not taken",
+        ),
+        ("h.example/a:1: strange", "h.example did not give the base image h.example/a:1"),
+    ],
+)
+def test_a_base_image_that_is_not_to_be_had_names_its_registry_and_why(
+    said: str, message: str
+) -> None:
+    failure = told(f"STEP 1/1: FROM x\n{SOURCE}{said}\n")
+
+    assert (failure.cause, failure.message) == ("base-image", message)
+    assert failure.detail
+    assert failure.detail in said
+
+
+def test_a_base_image_without_a_registry_is_told_how_to_write_it() -> None:
+    failure = told(
+        'STEP 1/1: FROM nope\nError: creating build container: short-name "nope" did not resolve '
+        "to an alias and no unqualified-search registries are defined\n"
+    )
+    assert failure.cause == "base-image"
+    assert failure.hint == "write it out: docker.io/library/nope"
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "output", "message"),
+    [
+        (
+            "FROM scratch\nFOO bar\n",
+            'STEP 2/2: FOO bar\nError: building at STEP "FOO ": Build error: Unknown instruction: '
+            '"FOO" &imagebuilder.Step{Env:[]string{"PATH=/bin"}, Command:"foo"}\n',
+            'Dockerfile, line 2: Unknown instruction: "FOO"',
+        ),
+        (
+            "# a comment\nFROM scratch\n\nCOPY nope \\\n  /x\n",
+            'STEP 2/2: COPY nope /x\nError: building at STEP "COPY nope /x": checking on sources '
+            'under "/c": copier: stat: "/nope": no such file or directory\n',
+            "Dockerfile, line 4: there is no nope in the context",
+        ),
+        (
+            "FROM scratch AS a\nADD x /\nFROM scratch\nADD x /\n",
+            '[2/2] STEP 2/2: ADD x /\nError: building at STEP "ADD x /": ADD requires at least one '
+            "argument\n",
+            "Dockerfile, line 2: ADD requires at least one argument",
+        ),
+        (
+            "FROM scratch\nENV a\n",
+            "Error: parsing main Dockerfile: Dockerfile: ENV must have two arguments\n",
+            "Dockerfile, line 2: ENV must have two arguments",
+        ),
+        (
+            "FROM a b\n",
+            "Error: FROM requires either one argument, or three: FROM <source> [as <name>]\n",
+            "Dockerfile, line 1: FROM requires either one argument, or three: FROM <source> "
+            "[as <name>]",
+        ),
+        ("RUN x\n", "Error: no FROM statement found\n", "Dockerfile: no FROM statement found"),
+        (
+            "FROM scratch\nCOPY --from=nostage /x /y\n",
+            "STEP 2/2: COPY --from=nostage /x /y\nError: COPY --from=nostage: no stage or image "
+            "found with that name\n",
+            "Dockerfile, line 2: COPY --from=nostage: no stage or image found with that name",
+        ),
+    ],
+)
+def test_a_wrong_dockerfile_is_told_by_its_line(dockerfile: str, output: str, message: str) -> None:
+    failure = told(output, dockerfile=dockerfile)
+    assert (failure.cause, failure.message) == ("dockerfile", message)
+
+
+def test_a_step_cannot_pretend_to_be_buildah() -> None:
+    said = f'Error: building at STEP "x": COPY requires\n{SOURCE}h.example/a: denied\n'
+    failure = told(f"STEP 2/2: RUN x\n{said}{RAN.format(3)}")
+    assert (failure.cause, failure.exit_code) == ("command", 3)
+
+
+def test_a_fault_of_buildah_is_not_the_users() -> None:
     assert told("STEP 1/1: RUN x\n", code=-9).cause == "runner"
+    broken = told("STEP 1/1: FROM scratch\nError: open /x.lock: read-only file system\n")
+    assert (broken.cause, broken.message) == ("runner", "the builder failed")
+    assert broken.detail == "open /x.lock: read-only file system"
 
 
 def test_time_that_is_over_wins_over_everything() -> None:
-    progress = Progress(step="1/1 RUN x")
-    ending = Ending(code=-9, progress=progress, out_of_memory=True, timed_out_seconds=30)
+    failure = told("STEP 1/1: RUN x\n", code=-9, out_of_memory=True, timed_out_seconds=30)
 
-    assert explain(ending).cause == "time"
+    assert failure.cause == "time"
+    assert failure.hint == "allow more: --timeout 60"
 
 
 def test_a_failure_without_any_output_is_still_one() -> None:

@@ -31,7 +31,7 @@ def test_steps_are_counted_and_the_last_one_is_known() -> None:
     progress = read(OUTPUT)
 
     assert progress.cache() == CacheUse(steps=4, cached=1)
-    assert progress.step == "2/3 RUN make all"
+    assert progress.step == "[2/2] 2/3 RUN make all"
 
 
 def test_a_build_of_one_stage_has_no_stage_before_its_steps() -> None:

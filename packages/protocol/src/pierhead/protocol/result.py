@@ -29,13 +29,14 @@ Texts: TypeAlias = Annotated[tuple[ShortText, ...], Meta(max_length=64)]
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """Why a build failed, for people: the cause, the step and the last lines of the log."""
+    """Why a build failed, for people: the cause, the step, and the lines that explain it."""
 
     cause: Cause
     message: ShortText
     step: ShortText | None = None  # "6/9 RUN pnpm build"
     exit_code: int | None = None
-    extract: Texts = ()
+    extract: Texts = ()  # what the step said last
+    detail: ShortText | None = None  # one more sentence: limits, numbers, what a registry said
     hint: ShortText | None = None
 
 

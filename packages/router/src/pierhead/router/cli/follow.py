@@ -5,6 +5,7 @@ import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Callable
+from datetime import datetime
 from typing import Final, assert_never
 
 from pierhead.protocol import build as wire
@@ -22,13 +23,14 @@ from pierhead.protocol.cli.speak import (
 )
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.errors import PierheadError, Unavailable
-from pierhead.protocol.result import Envelope
+from pierhead.protocol.result import Envelope, Failure
 
 _STEP: Final = re.compile(r"^(?:\[\d+/\d+\] )?STEP (\d+)/(\d+): (.*)$")
 AGAIN_SECONDS: Final = 1.0
 EXPLAIN_SECONDS: Final = 2.0
 # A control plane that is restarted is back within seconds; one that is gone is not waited for.
 AWAY_SECONDS: Final = 120.0
+EXTRACT_LINES: Final = 8
 
 
 class Story:
@@ -216,10 +218,27 @@ def _facts(result: Envelope) -> str:
 
 
 def _failed(name: str, where: str, view: wire.BuildView, result: Envelope) -> Exception:
-    failure = result.failure
-    if failure is None:
-        return fail(f"{name} failed {where}", f"pierhead builds log {view.id}")
-    lines = "".join(f"\n   > {line}" for line in failure.extract[-8:])
-    text = f"{name} failed {where}: {failure.message}" + (f"\n{lines}" if lines else "")
-    whole = f"whole log: pierhead builds log {view.id}"
-    return fail(text, f"{failure.hint}\n      {whole}" if failure.hint else whole)
+    failure = result.failure or Failure(cause="runner", message="no reason was given")
+    step = f" at {failure.step}" if failure.step else ""
+    took = f" after {_took(view)}" if _took(view) else ""
+    said = [f"   > {line}" for line in failure.extract[-EXTRACT_LINES:]]
+    detail = [f"   {failure.detail}"] if failure.detail else []
+    text = "\n".join(
+        [
+            f"{name} failed{step} {where}{took}: {failure.message}",
+            *([""] if said or detail else []),
+            *said,
+            *detail,
+        ]
+    )
+    more = f"whole log: pierhead builds log {view.id}     "
+    more += f"again, same context: pierhead builds rerun {view.id}"
+    return fail(text, f"{failure.hint}\n      {more}" if failure.hint else more)
+
+
+def _took(view: wire.BuildView) -> str:
+    """Return how long a build took, from its first runner to its end."""
+    if not (view.started_at and view.finished_at):
+        return ""
+    began, ended = map(datetime.fromisoformat, (view.started_at, view.finished_at))
+    return duration((ended - began).total_seconds())

@@ -29,7 +29,7 @@ from pierhead.runner.adapters import network as networks
 from pierhead.runner.adapters.cgroup import Cgroup, MemoryWatch
 from pierhead.runner.adapters.isolation import Room
 from pierhead.runner.adapters.process import kill_group, run, start_in
-from pierhead.runner.domain.failure import Ending, explain
+from pierhead.runner.domain.failure import Disk, Ending, explain
 from pierhead.runner.domain.image import read_image
 from pierhead.runner.domain.invocation import Store, build_command, export_command, refusal
 from pierhead.runner.domain.progress import Progress
@@ -37,8 +37,11 @@ from pierhead.runner.ports import Broken, BuildOrder, Built, Group, KeepGroup, L
 
 _READ_BYTES: Final = 64 * 1024
 _MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024
+_DOCKERFILE_BYTES_MAX: Final = 1024 * 1024
+_FULL: Final = b"o space left on device"
 _SURVIVED: Final = "the memory limit ended a process, and its step went on without it"
 _PROBE: Final = "probe.0"
+_PROBES: Final = 3
 
 
 class BuildahBackend:
@@ -96,7 +99,9 @@ class BuildahBackend:
                 ending = await job.run([*place, *export_command(store, str(layout))])
         peak = cgroup.peak_memory() if cgroup else None
         if ending.code != 0:
-            return Broken(failure=explain(ending), cache=progress.cache(), peak_memory_bytes=peak)
+            known = replace(ending, peak_bytes=peak, dockerfile=_dockerfile(order))
+            failure = explain(replace(known, dockerfile_name=order.plan.dockerfile))
+            return Broken(failure=failure, cache=progress.cache(), peak_memory_bytes=peak)
         read = await asyncio.to_thread(_read_layout, order, progress, peak)
         if isinstance(read, Built) and ending.out_of_memory:
             return replace(read, warnings=(_SURVIVED,))
@@ -142,8 +147,13 @@ class BuildahBackend:
         """Return what keeps builds from being isolated; tried once."""
         async with self._probing:
             if self._lacking is None:
-                lacking = isolation.missing_programs()
-                self._lacking = lacking or await self._try_isolation()
+                self._lacking = isolation.missing_programs()
+                for attempt in range(_PROBES if not self._lacking else 0):
+                    # A fault that passes must not cost the isolation of all builds to come.
+                    await asyncio.sleep(attempt)
+                    self._lacking = await self._try_isolation()
+                    if not self._lacking:
+                        break
             return self._lacking
 
     async def _try_isolation(self) -> list[str]:
@@ -258,6 +268,7 @@ class _Job:
         self._progress = progress
         self._log = log
         self._keep = keep
+        self._disk: Disk | None = None
         self._until = asyncio.get_running_loop().time() + order.plan.timeout_seconds
 
     async def run(self, command: list[str]) -> Ending:
@@ -286,6 +297,7 @@ class _Job:
             out_of_memory=self._watch is not None and self._watch.stopped_something(),
             memory_bytes=self._order.memory_bytes,
             timed_out_seconds=timed_out,
+            disk=self._disk,
         )
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
@@ -293,6 +305,9 @@ class _Job:
         while data := await process.stdout.read(_READ_BYTES):
             self._progress.feed(data)
             self._log(data)
+            if _FULL in data:
+                # Looked at now: what filled the disk is removed as soon as the step has failed.
+                self._disk = _disk_of(self._order.work)
 
 
 def _dockerfile_problem(order: BuildOrder) -> Failure | None:
@@ -307,6 +322,20 @@ def _dockerfile_problem(order: BuildOrder) -> Failure | None:
     if not file.is_relative_to(root) or not file.is_file():
         return Failure(cause="dockerfile", message=f"{name} is not a file of the context")
     return None
+
+
+def _dockerfile(order: BuildOrder) -> str:
+    """Return its text; it was there when the build began."""
+    try:
+        with (order.context / order.plan.dockerfile).open("rb") as file:
+            return file.read(_DOCKERFILE_BYTES_MAX).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _disk_of(folder: Path) -> Disk:
+    found = shutil.disk_usage(folder)
+    return Disk(str(folder), found.free, found.total)
 
 
 def _read_layout(order: BuildOrder, progress: Progress, peak: int | None) -> Built | Broken:

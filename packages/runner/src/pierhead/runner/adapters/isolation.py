@@ -39,6 +39,9 @@ _SETTINGS: Final = (
 )
 # Where netavark keeps its networks, with a lock that has to be written; a build makes none.
 _NETWORKS: Final = "networks"
+_CONTAINERS: Final = Path("/etc/containers")
+_REGISTRIES: Final = _CONTAINERS / "registries.conf.d"
+_DOCKER_HUB: Final = 'unqualified-search-registries = ["docker.io"]\n'
 _DEVICES: Final = ("full", "null", "random", "tty", "urandom", "zero")
 # systemd-resolved keeps here what it asks itself; /etc/resolv.conf then names only a loopback.
 _RESOLVERS: Final = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
@@ -60,6 +63,7 @@ class Room:
         return [
             *(_system(place) for place in _SYSTEM if os.path.lexists(place)),
             *(("ro", path, path) for path in _settings()),
+            *_registries(),
             ("text", resolvers() or "", "/etc/resolv.conf"),
             ("proc", "", "/proc"),
             ("sysfs", "", "/sys"),
@@ -123,13 +127,29 @@ def _system(place: str) -> Entry:
 
 
 def _settings() -> Iterable[str]:
-    """Yield what a build sees of /etc; the folder of containers' settings itself can be written."""
+    """Yield what a build sees of /etc; the folders of containers' settings can be written to."""
     for name in _SETTINGS:
         if os.path.exists(f"/etc/{name}"):
             yield f"/etc/{name}"
-    containers = Path("/etc/containers")
-    if containers.is_dir():
-        yield from (str(path) for path in containers.iterdir() if path.name != _NETWORKS)
+    for folder in (_CONTAINERS, _REGISTRIES):
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.name != _NETWORKS and path != _REGISTRIES:
+                yield str(path)
+
+
+def _registries() -> Iterable[Entry]:
+    """Let `FROM name` mean Docker Hub, as in docker, unless the settings here say otherwise."""
+    files = (_CONTAINERS / "registries.conf", *_REGISTRIES.glob("*.conf"))
+    if not any(_names_registries(file) for file in files):
+        yield ("text", _DOCKER_HUB, str(_REGISTRIES / "pierhead.conf"))
+
+
+def _names_registries(file: Path) -> bool:
+    try:
+        lines = file.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return False
+    return any(line.lstrip().startswith("unqualified-search-registries") for line in lines)
 
 
 def _cgroup_entries(cgroup: Cgroup) -> Iterable[Entry]:

@@ -1,38 +1,67 @@
-"""Why a build failed, told apart for people: from the exit code and the last lines."""
+"""Why a build failed, told apart for people: from the exit code, the limits and the last lines.
+
+Each cause has a reader of its own; the first that knows the ending tells it. What a step wrote is
+never taken for a word of buildah's: buildah speaks last, and in one line.
+"""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
-from pierhead.protocol.result import Failure
+from pierhead.protocol.result import Cause, Failure
+from pierhead.runner.domain.dockerfile import line_of_step, line_that_cannot_be_parsed
 from pierhead.runner.domain.progress import Progress
 
-_EXIT: Final = re.compile(r"exit(?:ed with)? (?:status|code)[: ]*(\d{1,3})(?!\d)")
-# What buildah says of a step that ran; before it, everything is the step's own output.
-_RAN: Final = re.compile(r"while running runtime: exit status \d{1,3}\s*$")
-_DISK: Final = ("no space left on device", "disk quota exceeded")
-_BASE: Final = (
-    "initializing source docker://",
-    "creating build container",
-    "manifest unknown",
-    "pinging container registry",
-    "short-name",
-    "error pulling image",
-)
-_DOCKERFILE: Final = (
-    "unknown instruction",
-    "error parsing",
-    "parse error",
-    "no FROM statement",
-    "no such stage",
-    "build arg",
-    "build-arg",
-    "COPY requires",
-    "FROM requires",
-    "no such file or directory",
-    "file not found",
-)
 EXTRACT_LINES: Final = 20
+# Below it, "no space left" is about the disk; above it, about something smaller, like /dev/shm.
+DISK_FREE_BYTES: Final = 64 * 1024 * 1024
+KILLED: Final = 137
+NOT_FOUND: Final = 127
+
+_OWN: Final = "Error: "
+# How buildah ends when the command of a step ended with a code; without isolation it says less.
+_RAN: Final = re.compile(r"building at STEP .*: (?:while running runtime: )?exit status (\d{1,3})$")
+_CANNOT_START: Final = re.compile(
+    r"exec: \\?\"(?P<what>[^\"\\]+)\\?\": (?P<why>[^\"\\]*)"
+    r"|fork/exec (?P<path>\S+): (?P<reason>[a-z ]+?)(?=process|$)"
+)
+_NO_SPACE: Final = ("no space left on device", "disk quota exceeded")
+_OTHER_PLATFORM: Final = ("exec format error", "no image found in")
+_SOURCE: Final = re.compile(r"initializing source docker://(?P<image>\S+?): (?P<why>.*)$")
+_SHORT_NAME: Final = re.compile(r'short-name "(?P<image>[^"]+)" did not resolve')
+_ABOUT_THE_DOCKERFILE: Final = (
+    "building at step",
+    "parsing main dockerfile",
+    "from requires",
+    "no from statement",
+    "no contents in",
+    "no stage",
+    "target",
+    "repository name must be",
+    "invalid reference format",
+)
+_NOT_THERE: Final = re.compile(r'stat: "(?P<path>[^"]+)": no such file or directory$')
+# What buildah says before and after the reason itself.
+_AROUND: Final = re.compile(
+    r"^Error: |building at STEP \".*?\": (?=[A-Z]|\S+ing |no |invalid |copier)|Build error: "
+    r"| &imagebuilder\.Step.*$|parsing main Dockerfile: (?:\S+: )?"
+    r"|creating build container: |determining starting point for build: "
+)
+# Lines between a step and its failure that are not the step's own words.
+_NOISE: Final = re.compile(
+    r"^(--> |subprocess exited with |process (failed|exited) |: exit status \d+$"
+    r"|error running container: |Trying to pull |Resolving \"|time=\")"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The runner's disk at the moment at which something was full."""
+
+    path: str
+    free_bytes: int
+    total_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,45 +72,229 @@ class Ending:
     progress: Progress
     out_of_memory: bool = False
     memory_bytes: int | None = None  # the limit
+    peak_bytes: int | None = None
     timed_out_seconds: int | None = None
+    disk: Disk | None = None  # none: nothing said that something was full
+    dockerfile: str = ""  # its text
+    dockerfile_name: str = "Dockerfile"
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """An ending, with what buildah itself said last."""
+
+    ending: Ending
+    lines: tuple[str, ...]
+    own: str = field(init=False)
+    exit_code: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        last = self.lines[-1] if self.lines else ""
+        object.__setattr__(self, "own", last if last.startswith(_OWN) else "")
+        ran = _RAN.search(self.own)
+        object.__setattr__(self, "exit_code", int(ran[1]) if ran else None)
+
+    def says(self, signs: tuple[str, ...]) -> bool:
+        """Say whether one of the signs is in the last lines."""
+        text = "\n".join(self.lines).lower()
+        return any(sign in text for sign in signs)
+
+    def failed(
+        self, cause: Cause, message: str, detail: str | None = None, hint: str | None = None
+    ) -> Failure:
+        """Return the failure, with the lines that explain it."""
+        # What buildah itself said is in the message; the rest is what the step said.
+        words = self.lines[:-1] if self.own else self.lines
+        quiet = tuple(line for line in words if not _NOISE.match(line))
+        return Failure(
+            cause=cause,
+            message=message[:1000],
+            step=self.ending.progress.step,
+            exit_code=self.exit_code,
+            extract=quiet[-EXTRACT_LINES:],
+            detail=detail[:1000] if detail else None,
+            hint=hint,
+        )
 
 
 def explain(ending: Ending) -> Failure:
     """Return the failure for people."""
-    progress = ending.progress
-    lines = tuple(line for line in progress.tail if line.strip())[-EXTRACT_LINES:]
-    text = "\n".join(lines).lower()
-    found = _EXIT.findall(text)
-    code = int(found[-1]) if found else None
-    where = f" at {progress.step}" if progress.step else ""
+    told = _Told(ending, tuple(line for line in ending.progress.tail if line.strip()))
+    for reader in _READERS:
+        failure = reader(told)
+        if failure is not None:
+            return failure
+    return told.failed("runner", "the builder failed", _reason(told.own) or None)
 
-    def failed(cause: str, message: str, hint: str | None = None) -> Failure:
-        return Failure(
-            cause=cause,  # type: ignore[arg-type]
-            message=message[:1000],
-            step=progress.step,
-            exit_code=code,
-            extract=lines,
-            hint=hint,
-        )
 
-    if ending.timed_out_seconds is not None:
-        limit = ending.timed_out_seconds
-        return failed("time", f"not finished after {limit} s{where}", "allow more: --timeout")
-    if ending.out_of_memory:
-        limit = (ending.memory_bytes or 0) // 2**20
-        return failed("out-of-memory", f"out of memory{where}: its limit is {limit} MiB")
-    if any(sign in text for sign in _DISK):
-        hint = "free some space on the runner"
-        return failed("disk-full", f"the runner's disk is full{where}", hint)
-    if ending.code < 0:
-        return failed("runner", f"the build was killed by signal {-ending.code}{where}")
-    if _RAN.search(text):
-        return failed("command", f"a command ended with exit code {code}{where}")
-    if any(sign in text for sign in (sign.lower() for sign in _BASE)):
-        return failed("base-image", f"a base image could not be had{where}")
-    if code is not None:
-        return failed("command", f"a command ended with exit code {code}{where}")
-    if any(sign.lower() in text for sign in _DOCKERFILE):
-        return failed("dockerfile", f"the Dockerfile cannot be followed{where}")
-    return failed("command", f"the build failed{where}")
+def _time(told: _Told) -> Failure | None:
+    limit = told.ending.timed_out_seconds
+    if limit is None:
+        return None
+    message = f"it took longer than the {limit} s that it may take"
+    return told.failed("time", message, hint=f"allow more: --timeout {2 * limit}")
+
+
+def _memory(told: _Told) -> Failure | None:
+    ending = told.ending
+    if not ending.out_of_memory:
+        return None
+    facts = [f"peak {_size(ending.peak_bytes)}"] if ending.peak_bytes else []
+    facts += [f"exit {told.exit_code}"] if told.exit_code else []
+    limit = f" of {_size(ending.memory_bytes)}" if ending.memory_bytes else ""
+    detail = f"the build was killed at its limit{limit}" + (f" ({', '.join(facts)})" * bool(facts))
+    hint = "let a machine with more memory build it: pierhead add NAME --builds"
+    return told.failed("out-of-memory", "out of memory", detail, hint)
+
+
+def _disk(told: _Told) -> Failure | None:
+    if not told.says(_NO_SPACE):
+        return None
+    disk = told.ending.disk
+    if disk is not None and disk.free_bytes > DISK_FREE_BYTES:
+        hint = "a step's shared memory is 64 MB; more of it: --shm-size 1g"
+        detail = f"the runner's disk has space: {_size(disk.free_bytes)} are free"
+        return told.failed("command", "a step filled a file system of its own", detail, hint)
+    left = (
+        f"{_size(disk.free_bytes)} of {_size(disk.total_bytes)} were free at {disk.path}"
+        if disk
+        else None
+    )
+    hint = "free some space on the runner, then build again"
+    return told.failed("disk-full", "the runner's disk is full", left, hint)
+
+
+def _killed(told: _Told) -> Failure | None:
+    if told.ending.code >= 0:
+        return None
+    return told.failed("runner", f"the builder was killed by signal {-told.ending.code}")
+
+
+def _platform(told: _Told) -> Failure | None:
+    if not told.says(_OTHER_PLATFORM):
+        return None
+    hint = "build it on a runner of that platform: --platform linux/arm64, say"
+    if told.exit_code is None and "no image found in" in told.own:
+        message = "the base image is not there for the runner's platform"
+    elif told.exit_code is None:
+        return None
+    else:
+        message = "a program of the image is for another platform than the runner's"
+    return told.failed("platform", message, hint=hint)
+
+
+def _command(told: _Told) -> Failure | None:
+    code = told.exit_code
+    if code is None:
+        return None
+    starting = _CANNOT_START.search("\n".join(told.lines))
+    if starting is not None:
+        what = starting["what"] or starting["path"]
+        why = (starting["why"] or starting["reason"] or "").split(": ")[-1].strip()
+        hint = "is it in the image, and in the PATH of its ENV?"
+        return told.failed("command", f"{what} cannot be started: {why}", hint=hint)
+    if code == NOT_FOUND:
+        hint = "is it in the image, and in the PATH of its ENV?"
+        return told.failed("command", f"a command was not found (exit code {code})", hint=hint)
+    if code == KILLED:
+        return told.failed("command", f"a command was killed (exit code {code})")
+    return told.failed("command", f"a command ended with exit code {code}")
+
+
+def _base_image(told: _Told) -> Failure | None:
+    short = _SHORT_NAME.search(told.own)
+    if short is not None:
+        hint = f"write it out: docker.io/library/{short['image']}"
+        message = f"the base image {short['image']} names no registry"
+        return told.failed("base-image", message, hint=hint)
+    found = _SOURCE.search(told.own)
+    if found is None:
+        return None
+    image, why = found["image"], found["why"]
+    registry = _registry(image)
+    for signs, message, hint in _REGISTRY_SAYS:
+        if any(sign in why.lower() for sign in signs):
+            text = message.format(registry=registry, image=image)
+            return told.failed("base-image", text, why, hint)
+    return told.failed("base-image", f"{registry} did not give the base image {image}", why)
+
+
+_REGISTRY_SAYS: Final = (
+    (
+        ("toomanyrequests", "too many requests"),
+        "{registry} does not let this runner pull more for now",
+        "wait, then build again",
+    ),
+    (
+        ("unauthorized", "denied", "forbidden", "authentication required"),
+        "{registry} does not give the base image {image}: it is private, or not there "
+        "(no credential was tried)",
+        "check the name after FROM",
+    ),
+    (
+        ("manifest unknown", "name unknown", "not found", "404"),
+        "{registry} has no base image {image}",
+        "check the name and the tag after FROM",
+    ),
+    (
+        ("x509", "certificate", "http response to https client", "tls"),
+        "{registry} has no certificate that the runner trusts, so the base image {image} "
+        "was not taken",
+        "install its certificate on the runner",
+    ),
+    (
+        ("no such host", "refused", "timeout", "unreachable", "no route", "network"),
+        "{registry} cannot be reached from the runner, so the base image {image} was not to be had",
+        "is the name right, and is the runner online?",
+    ),
+)
+
+
+def _dockerfile(told: _Told) -> Failure | None:
+    if not (told.own and told.says(_ABOUT_THE_DOCKERFILE)):
+        return None
+    ending = told.ending
+    line = (
+        line_of_step(ending.dockerfile, ending.progress.step)
+        if ending.progress.step
+        else line_that_cannot_be_parsed(ending.dockerfile)
+    )
+    where = f"{ending.dockerfile_name}, line {line}" if line else ending.dockerfile_name
+    missing = _NOT_THERE.search(told.own)
+    if missing is not None:
+        said = "is it left out by .dockerignore?"
+        message = f"{where}: there is no {missing['path'].lstrip('/')} in the context"
+        return told.failed("dockerfile", message, hint=said)
+    here_document = "<<" in (ending.progress.step or "")
+    hint = "buildah has no here-documents: put the lines into a script" if here_document else None
+    return told.failed("dockerfile", f"{where}: {_reason(told.own)}", hint=hint)
+
+
+_READERS: Final[tuple[Callable[[_Told], Failure | None], ...]] = (
+    _time,
+    _memory,
+    _disk,
+    _killed,
+    _platform,
+    _command,
+    _base_image,
+    _dockerfile,
+)
+
+
+def _reason(own: str) -> str:
+    return _AROUND.sub("", own).strip()
+
+
+def _registry(image: str) -> str:
+    first, slash, _ = image.partition("/")
+    named = slash and ("." in first or ":" in first or first == "localhost")
+    return first if named else "docker.io"
+
+
+def _size(count: int | None) -> str:
+    """Return a number of bytes for people."""
+    for unit, factor in (("GB", 10**9), ("MB", 10**6)):
+        if count and count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{(count or 0) / 1000:.0f} kB"

@@ -13,7 +13,7 @@ TAIL_LINES: Final = 40
 
 @dataclass(slots=True)
 class Progress:
-    """Reads output as it comes; remembers the step, the cache and the last lines."""
+    """Reads output as it comes; remembers the step, its last lines, and the cache."""
 
     steps: int = 0
     cached: int = 0
@@ -44,8 +44,11 @@ class Progress:
         if found is not None:
             self.steps += 1
             instruction = found[5].decode("utf-8", "replace")
-            self.step = f"{int(found[3])}/{int(found[4])} {instruction}"[:1000]
-        elif text.startswith("--> Using cache"):
+            stage = f"[{int(found[1])}/{int(found[2])}] " if found[1] else ""
+            self.step = f"{stage}{int(found[3])}/{int(found[4])} {instruction}"[:1000]
+            self.tail.clear()
+            return
+        if text.startswith("--> Using cache"):
             self.cached += 1
         self.tail.append(text[:1000])
         del self.tail[:-TAIL_LINES]

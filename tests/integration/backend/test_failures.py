@@ -1,0 +1,196 @@
+"""Builds that fail for real: each cause has its own sentence, from buildah's own words."""
+
+import asyncio
+import contextlib
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from pierhead.protocol.plan import Plan
+from pierhead.protocol.result import Failure
+from pierhead.runner.adapters import isolation
+from pierhead.runner.adapters.process import ENVIRONMENT
+from pierhead.runner.ports import Broken
+from tests.acceptance.stage import free_port
+from tests.integration.backend.conftest import Attempt, Bench
+
+AARCH64 = (183).to_bytes(2, "little")  # elf.h, EM_AARCH64
+MACHINE = slice(18, 20)  # of an ELF header
+
+
+async def failure_of(attempt: Attempt) -> Failure:
+    built = await attempt.run()
+    assert isinstance(built, Broken), attempt.output.decode()
+    assert (await attempt.stop()).clean
+    return built.failure
+
+
+async def test_a_command_that_fails_and_one_that_is_not_there(bench: Bench) -> None:
+    failed = await failure_of(bench.attempt("RUN echo one; echo two >&2; exit 7\n"))
+    missing = await failure_of(bench.attempt("RUN nosuchcommand\n"))
+    unstarted = await failure_of(bench.attempt('RUN ["/nope"]\n'))
+
+    assert (failed.cause, failed.exit_code) == ("command", 7)
+    assert failed.step == "4/4 RUN echo one; echo two >&2; exit 7"
+    assert failed.extract == ("one", "two")
+    assert missing.message == "a command was not found (exit code 127)"
+    assert missing.extract == ("/bin/sh: nosuchcommand: not found",)
+    assert unstarted.message == "/nope cannot be started: no such file or directory"
+
+
+async def test_a_step_that_takes_more_memory_than_it_may(bench: Bench) -> None:
+    eats = "RUN echo begins; dd if=/dev/zero of=/dev/null bs=200M count=1\n"
+
+    failure = await failure_of(bench.attempt(eats, memory_bytes=64 * 2**20))
+
+    assert (failure.cause, failure.message) == ("out-of-memory", "out of memory")
+    assert failure.detail is not None
+    assert failure.detail.startswith("the build was killed at its limit of 67.1 MB (peak ")
+    assert failure.extract[0] == "begins"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+async def test_a_step_that_fills_the_runners_disk(small_disk: Path) -> None:
+    bench = Bench(small_disk)
+    attempt = bench.attempt("RUN dd if=/dev/zero of=/big bs=1M count=100\n")
+
+    failure = await failure_of(attempt)
+
+    assert (failure.cause, failure.message) == ("disk-full", "the runner's disk is full")
+    assert f" of 50.3 MB were free at {small_disk}" in (failure.detail or "")
+
+
+async def test_a_step_that_fills_only_its_shared_memory(bench: Bench) -> None:
+    fills = "RUN dd if=/dev/zero of=/dev/shm/big bs=1M count=100\n"
+
+    failure = await failure_of(bench.attempt(fills))
+
+    assert (failure.cause, failure.message) == ("command", "a step filled a file system of its own")
+    assert "the runner's disk has space" in (failure.detail or "")
+
+
+async def test_a_build_that_takes_too_long(bench: Bench) -> None:
+    plan = Plan(timeout_seconds=2)
+    failure = await failure_of(bench.attempt("RUN echo begins; sleep 60\n", plan=plan))
+
+    assert (failure.cause, failure.hint) == ("time", "allow more: --timeout 4")
+    assert failure.extract == ("begins",)
+
+
+async def test_a_program_for_another_platform(bench: Bench) -> None:
+    attempt = bench.attempt('COPY other /other\nRUN ["/other"]\n')
+    program = bytearray(Path("/bin/busybox").read_bytes())
+    program[MACHINE] = AARCH64
+    other = attempt.order.context / "other"
+    other.write_bytes(program)
+    other.chmod(0o755)
+
+    failure = await failure_of(attempt)
+
+    assert failure.cause == "platform"
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ("FROB x\n", 'Dockerfile, line 4: Unknown instruction: "FROB"'),
+        ("COPY nope /x\n", "Dockerfile, line 4: there is no nope in the context"),
+        ("COPY x\n", "Dockerfile, line 4: COPY requires at least one argument"),
+        ("ENV a\n", "Dockerfile, line 4: ENV must have two arguments"),
+        ("FROM a b\n", "Dockerfile, line 4: FROM requires either one argument, or three: FROM "
+         "<source> [as <name>]"),
+        ("COPY --from=no /x /y\n", "Dockerfile, line 4: COPY --from=no: no stage or image found "
+         "with that name"),
+    ],
+)  # fmt: skip
+async def test_a_wrong_dockerfile_by_its_line(steps: str, message: str, bench: Bench) -> None:
+    failure = await failure_of(bench.attempt(steps))
+    assert (failure.cause, failure.message) == ("dockerfile", message)
+
+
+async def test_a_base_image_of_a_registry_that_is_not_there(bench: Bench) -> None:
+    failure = await failure_of(bench.attempt("FROM registry.invalid/a/b:1\n"))
+
+    assert failure.cause == "base-image"
+    assert failure.message.startswith("registry.invalid cannot be reached from the runner")
+    assert failure.hint == "is the name right, and is the runner online?"
+
+
+async def test_a_name_alone_is_one_of_docker_hub(bench: Bench) -> None:
+    failure = await failure_of(bench.attempt("FROM pierhead-invalid/nothing-of-that-name\n"))
+
+    assert failure.cause == "base-image"
+    assert failure.message.startswith("docker.io ")
+
+
+@pytest.fixture
+async def registries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[int, int]]:
+    """Give the ports of two registries, of which the second wants a password."""
+    monkeypatch.setattr(isolation, "missing_programs", lambda: ["this machine's loopback counts"])
+    (tmp_path / "passwords").write_text("")
+    ports = free_port(), free_port()
+    settings = "".join(
+        f'[[registry]]\nlocation = "127.0.0.1:{port}"\ninsecure = true\n' for port in ports
+    )
+    (tmp_path / "registries.conf").write_text(settings)
+    monkeypatch.setitem(ENVIRONMENT, "CONTAINERS_REGISTRIES_CONF", f"{tmp_path}/registries.conf")
+    locked = f"auth: {{htpasswd: {{realm: x, path: {tmp_path / 'passwords'}}}}}\n"
+    async with contextlib.AsyncExitStack() as started:
+        for port, more in zip(ports, ("", locked), strict=True):
+            await started.enter_async_context(_registry(tmp_path / str(port), port, more))
+        yield ports
+
+
+@contextlib.asynccontextmanager
+async def _registry(folder: Path, port: int, more: str) -> AsyncIterator[None]:
+    folder.mkdir()
+    where = f"storage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
+    text = f"version: 0.1\n{where}http: {{addr: 127.0.0.1:{port}}}\n{more}"
+    (folder / "config.yml").write_text(text)
+    process = await asyncio.create_subprocess_exec(
+        "docker-registry", "serve", folder / "config.yml",
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        while True:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.close()
+                break
+            assert process.returncode is None
+            await asyncio.sleep(0.05)
+        yield
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def test_a_base_image_that_a_registry_has_not_or_does_not_give(
+    registries: tuple[int, int], tmp_path: Path
+) -> None:
+    bench = Bench(tmp_path / "unisolated")
+    opened, locked = (f"127.0.0.1:{port}" for port in registries)
+
+    missing = await failure_of(bench.attempt(f"FROM {opened}/a/b:3\n"))
+    private = await failure_of(bench.attempt(f"FROM {locked}/a/b:3\n"))
+
+    assert missing.cause == private.cause == "base-image"
+    assert missing.message == f"{opened} has no base image {opened}/a/b:3"
+    assert private.message == (
+        f"{locked} does not give the base image {locked}/a/b:3: it is private, or not there "
+        "(no credential was tried)"
+    )
