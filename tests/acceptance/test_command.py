@@ -63,7 +63,8 @@ async def test_a_failing_step_is_told_with_its_last_lines_and_where_to_read_on(
         log = on.run("builds", "log", "@")
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert "error: hello failed here: a command ended with exit code 7 at 6/6 RUN" in done.stderr
+    assert "error: hello failed at 6/6 RUN echo something is wrong; exit 7 here " in done.stderr
+    assert "a command ended with exit code 7" in done.stderr
     assert "   > something is wrong" in done.stderr
     assert re.search(r"hint: .*pierhead builds log b_\w+", done.stderr)
     assert "something is wrong" in log.stdout

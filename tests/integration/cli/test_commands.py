@@ -145,7 +145,8 @@ def test_a_failing_step_is_shown_with_what_it_said(machine: Machine) -> None:
     built = machine.type("build", str(machine.context(FAILING)))
     assert built.returncode == 1
     assert built.stdout == ""
-    assert "error: web failed here: " in built.stderr
+    assert "error: web failed at 4/4 RUN " in built.stderr
+    assert ": a command ended with exit code 1\n" in built.stderr
     assert "/nothing-here" in built.stderr
     assert "\nhint: " in built.stderr
     assert "urn:" not in built.stderr

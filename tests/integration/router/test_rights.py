@@ -84,6 +84,8 @@ TABLE: dict[tuple[str, str], dict[str, Expected]] = {
     ("GET", "/api/builds/{build_id}/events"): SUBMITTER,
     ("GET", "/api/builds/{build_id}/logs"): SUBMITTER,
     ("POST", "/api/builds/{build_id}/cancel"): SUBMITTER,
+    ("POST", "/api/builds/{build_id}/rerun"): SUBMITTER,
+    ("POST", "/api/builds/{build_id}/run-here"): SUBMITTER,
     ("GET", "/api/projects"): ANY_PROJECT,
     ("POST", "/api/projects"): OWNER,
     ("POST", "/api/projects/{project:path}/tokens"): OWNER,
@@ -157,6 +159,7 @@ class Scene:
 # Documents that are well-formed, so that the token alone decides; `{}` where it does not matter.
 CONTEXT_JSON = b'{"digest":"sha256:%s","size_bytes":1,"unpacked_bytes":1,"files":1}' % (b"1" * 64)
 BODIES = {
+    ("POST", "/api/builds/{build_id}/rerun"): b'{"key":"again"}',
     ("POST", "/api/uploads"): b'{"project":"web","digest":"sha256:%s","size_bytes":1}'
     % (b"1" * 64),
     ("PATCH", "/api/uploads/{upload_id}"): b"",

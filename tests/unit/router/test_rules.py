@@ -104,13 +104,18 @@ def test_here_leaves_a_build_to_a_runner_that_is_free_for_it() -> None:
 
 
 def wait(*runners: RunnerFacts, if_nobody: str = "here", waited: float = 0) -> Wait | Here | NoHope:
-    since = NOW - timedelta(seconds=waited)
+    return judged(WANTED, *runners, if_nobody=if_nobody, waited=waited)
+
+
+def judged(
+    wanted: Wanted, *runners: RunnerFacts, if_nobody: str = "here", waited: float = 0
+) -> Wait | Here | NoHope:
     patience = Patience(
         if_nobody=if_nobody,  # type: ignore[arg-type]
         busy_for=timedelta(seconds=300),
-        since=since,
+        since=NOW - timedelta(seconds=waited),
     )
-    return judge(WANTED, patience, runners, now=NOW, policy=WaitingPolicy())
+    return judge(wanted, patience, runners, now=NOW, policy=WaitingPolicy())
 
 
 HERE = runner("here", here=True)
@@ -120,6 +125,26 @@ BUSY = runner(free_slots=0)
 
 def test_with_no_runner_registered_the_build_is_here_at_once_and_without_a_reason() -> None:
     assert wait(HERE) == Here("")
+
+
+def test_a_build_for_one_runner_is_no_other_ones_and_not_heres() -> None:
+    asked = replace(WANTED, on=("desktop",))
+    assert rejection(runner("pi"), asked) == "was not asked for (--on desktop)"
+
+    offline = runner("desktop", online=False, seen_at=NOW - timedelta(hours=1))
+    gone = judged(asked, HERE)
+
+    assert isinstance(judged(asked, offline, HERE), Wait)
+    assert judged(asked, offline, HERE, waited=16) == NoHope(
+        "no-runner", "desktop is offline; this machine: was not asked for (--on desktop)"
+    )
+    assert isinstance(gone, NoHope)
+    assert gone.detail.startswith("there is no runner desktop")
+
+
+def test_a_build_for_here_waits_for_nobody_and_needs_no_reason() -> None:
+    asked = replace(WANTED, on=("here",))
+    assert judged(asked, runner("desktop"), HERE) == Here("")
 
 
 def test_runners_that_are_offline_are_waited_for_fifteen_seconds() -> None:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from pierhead.protocol.ids import BuildId, ProjectName
+from pierhead.protocol.ids import BuildId, ProjectName, ReplayKey
 from pierhead.protocol.lease import Phase
 from pierhead.protocol.plan import QUEUE_WAIT_SECONDS_MAX, IfNobody, Plan
 from pierhead.protocol.platform import PlatformText
@@ -78,6 +78,12 @@ class CancelRequest(Struct, frozen=True, kw_only=True):
     """Body of `POST /api/builds/{id}/cancel`."""
 
     reason: str = "asked for"
+
+
+class Rerun(Struct, frozen=True, kw_only=True):
+    """Body of `POST /api/builds/{id}/rerun`: the same build again. The same `key` is one build."""
+
+    key: ReplayKey
 
 
 # The events of a build, a closed union. `cursor` is where to resume: give it back as

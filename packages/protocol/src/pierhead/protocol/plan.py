@@ -5,7 +5,15 @@ from typing import Annotated, Final, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from pierhead.protocol.digest import DigestText
-from pierhead.protocol.ids import Count, GroupName, ProjectName, ReplayKey, ShortText, TagName
+from pierhead.protocol.ids import (
+    Count,
+    GroupName,
+    ProjectName,
+    ReplayKey,
+    RunnerName,
+    ShortText,
+    TagName,
+)
 from pierhead.protocol.platform import PlatformText
 
 # One environment string is at most 128 KiB on Linux (MAX_ARG_STRLEN); 32 KiB leaves room.
@@ -72,6 +80,7 @@ class Submit(Struct, frozen=True, kw_only=True):
     tags: Annotated[tuple[TagName, ...], Meta(max_length=16)] = ()
     if_nobody: IfNobody = "here"
     max_queue_wait_seconds: Annotated[int, Meta(ge=0, le=QUEUE_WAIT_SECONDS_MAX)] = 300
+    on: Annotated[tuple[RunnerName, ...], Meta(max_length=16)] = ()  # these only; none: any
     supersedes: GroupName | None = None  # older builds of this group end with this one's submission
 
 

@@ -47,6 +47,7 @@ from pierhead.router.http.routes import (
 from pierhead.router.http.runners import ProjectHandlers, RunnerHandlers
 from pierhead.router.http.welcome import WelcomeHandlers, welcome_routes
 from pierhead.router.ports import Clock, Entropy
+from pierhead.router.services.again import Again
 from pierhead.router.services.attempts import Attempts
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.events import Events
@@ -176,7 +177,11 @@ def _compose(
     endpoints = [
         *build_endpoints(
             BuildHandlers(
-                authenticate=authenticate, submissions=submissions, uploads=uploads, events=events
+                authenticate=authenticate,
+                submissions=submissions,
+                uploads=uploads,
+                again=Again(submissions=submissions, store=store, bells=bells, clock=clock),
+                events=events,
             )
         ),
         *attempt_endpoints(

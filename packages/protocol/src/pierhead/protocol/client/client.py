@@ -13,7 +13,15 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from pierhead.protocol.build import BuildPage, BuildView, CancelRequest, Event, Why, WhyRequest
+from pierhead.protocol.build import (
+    BuildPage,
+    BuildView,
+    CancelRequest,
+    Event,
+    Rerun,
+    Why,
+    WhyRequest,
+)
 from pierhead.protocol.client.http import Transport, check_url, open_client, unreachable
 from pierhead.protocol.codec import to_wire
 from pierhead.protocol.errors import PierheadError, ProtocolMismatch, Unavailable, error_for
@@ -135,6 +143,14 @@ class RouterClient:
     async def cancel(self, build_id: str, request: CancelRequest) -> BuildView:
         """Ask for the build to be cancelled. Asking again is harmless."""
         return await self._call(BuildView, "POST", _build_path(build_id, "cancel"), request)
+
+    async def rerun(self, build_id: str, request: Rerun) -> BuildView:
+        """Submit a build again, with the same plan and context."""
+        return await self._call(BuildView, "POST", _build_path(build_id, "rerun"), request)
+
+    async def run_here(self, build_id: str) -> BuildView:
+        """Let the control plane's own machine take a build that waits."""
+        return await self._call(BuildView, "POST", _build_path(build_id, "run-here"))
 
     async def log(self, build_id: str, *, offset: int = 0) -> bytes:
         """Return the stored log from `offset` on, at most 16 MiB of it."""

@@ -5,7 +5,8 @@ grow in a doubling window and are drawn from all of it, so that many clients do 
 once.
 """
 
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 from tenacity import (
     AsyncRetrying,
@@ -16,6 +17,7 @@ from tenacity import (
 
 from pierhead.protocol.errors import Unavailable
 
+T = TypeVar("T")
 FIRST_WINDOW_SECONDS: Final = 0.25
 WINDOW_SECONDS_MAX: Final = 8.0
 
@@ -28,3 +30,11 @@ def retrying(seconds: float) -> AsyncRetrying:
         stop=stop_after_delay(seconds),
         reraise=True,
     )
+
+
+async def patiently(call: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """Call until there is an answer; what is `Unavailable` for longer is let out."""
+    async for attempt in retrying(seconds):
+        with attempt:
+            return await call()
+    raise AssertionError("retrying ends by a value or an error")

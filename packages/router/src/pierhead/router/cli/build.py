@@ -16,13 +16,13 @@ from pierhead.protocol.cli.place import find_place
 from pierhead.protocol.cli.speak import OK, USAGE, Progress, fail, give, give_json, size, tell
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.pack import Packed, pack
-from pierhead.protocol.client.retry import retrying
+from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.client.upload import upload
 from pierhead.protocol.plan import ContextRef, IfNobody, Plan, Submit
 from pierhead.router.cli import flags
 from pierhead.router.cli.deliver import Wish, check_wish, deliver
 from pierhead.router.cli.follow import Story, follow
-from pierhead.router.cli.interrupt import Interrupts, obey
+from pierhead.router.cli.interrupt import attend
 from pierhead.router.cli.once import control_plane
 
 SUBMIT_SECONDS: Final = 60.0
@@ -44,6 +44,8 @@ class Asked:
     plan: Plan
     wish: Wish
     key: str | None
+    on: tuple[str, ...]
+    supersedes: str | None
     if_nobody: IfNobody
     quiet: bool
     as_json: bool
@@ -79,6 +81,10 @@ def command(
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait; print the id")] = False,
     key: Annotated[str | None, typer.Option(help="The same key is the same build")] = None,
     project: Annotated[str | None, typer.Option(help="Otherwise -t's or the folder's name")] = None,
+    on: Annotated[Texts, typer.Option(help="Only these runners; here is this machine")] = None,
+    supersedes: Annotated[
+        str | None, typer.Option(help="End the older builds of this group: web:main")
+    ] = None,
     if_nobody: Annotated[str, typer.Option(help="here, wait or fail")] = "here",
     timeout: Annotated[int, typer.Option(help="Seconds that the build may take", min=1)] = 1800,
     url: Annotated[str | None, typer.Option(help="Control plane")] = None,
@@ -122,6 +128,8 @@ def command(
         plan=plan,
         wish=wish,
         key=key,
+        on=flags.names_of(on or []),
+        supersedes=supersedes,
         if_nobody=if_nobody,  # type: ignore[arg-type]
         quiet=quiet or progress == "quiet",
         as_json=as_json,
@@ -163,12 +171,11 @@ async def _submit(client: RouterClient, asked: Asked, context: ContextRef) -> Bu
         context=context,
         key=key,
         tags=asked.tags,
+        on=asked.on,
+        supersedes=asked.supersedes,
         if_nobody=asked.if_nobody,
     )
-    async for attempt in retrying(SUBMIT_SECONDS):
-        with attempt:
-            return await client.submit(request)
-    raise AssertionError("retrying ends by a value or an error")
+    return await patiently(lambda: client.submit(request), SUBMIT_SECONDS)
 
 
 async def _follow(client: RouterClient, asked: Asked, view: BuildView, *, may_detach: bool) -> int:
@@ -181,9 +188,7 @@ async def _follow(client: RouterClient, asked: Asked, view: BuildView, *, may_de
             await deliver(client, await client.build(view.id), asked.wish)
         return code
 
-    interrupts = Interrupts()
-    following = asyncio.create_task(to_the_end())
-    return await obey(following, interrupts, client, view.id, may_detach=may_detach)
+    return await attend(client, view.id, to_the_end(), may_detach=may_detach)
 
 
 def _give_id(asked: Asked, view: BuildView) -> None:

@@ -1,20 +1,24 @@
 """`pierhead builds`: look at builds, follow them, end them."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import typer
 
-from pierhead.protocol.build import FINAL_STATES, BuildView, CancelRequest
+from pierhead.protocol.build import FINAL_STATES, BuildView, CancelRequest, Rerun
 from pierhead.protocol.cli.place import find_place
 from pierhead.protocol.cli.speak import OK, fail, give, give_json, tell
 from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.result import Envelope
 from pierhead.router.cli.follow import Story, events, follow, proof_text
+from pierhead.router.cli.interrupt import attend, look_on
 
 T = TypeVar("T")
+SUBMIT_SECONDS: Final = 60.0
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 Id = Annotated[str, typer.Argument(help="Id, the beginning of one, or @ for the latest")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON")]
@@ -77,12 +81,18 @@ def log(build_id: Id, url: Url = None) -> None:
 
 
 @app.command()
-def watch(build_id: Id, as_json: AsJson = False, url: Url = None) -> int:
-    """Follow a build from its first line."""
+def watch(
+    build_id: Id,
+    raw: Annotated[bool, typer.Option("--log", help="The whole log, not only the steps")] = False,
+    as_json: AsJson = False,
+    url: Url = None,
+) -> int:
+    """Follow a build: its log from the first byte, then live."""
 
     async def run(client: RouterClient) -> int:
         view = await client.build(build_id)
-        return await follow(client, view.id, Story(view.project), as_json=as_json)
+        story = follow(client, view.id, Story(view.project, raw=raw), as_json=as_json)
+        return await look_on(view.id, story)
 
     return _ask(url, run)
 
@@ -122,6 +132,38 @@ def cancel(build_id: Id, as_json: AsJson = False, url: Url = None) -> int:
         raise fail(f"{view.id} had {view.state} before it could be cancelled")
     give(f"cancelled{proof_text(view.result or Envelope(outcome='cancelled'))}")
     return OK
+
+
+@app.command()
+def rerun(
+    build_id: Id,
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait; print the id")] = False,
+    key: Annotated[str | None, typer.Option(help="The same key is the same build")] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+) -> int:
+    """Build again: the same plan, the same context."""
+
+    async def run(client: RouterClient) -> int:
+        request = Rerun(key=key or f"cli-{os.urandom(16).hex()}")
+        view = await patiently(lambda: client.rerun(build_id, request), SUBMIT_SECONDS)
+        if detach:
+            (give_json if as_json else lambda one: give(one.id))(view)
+            return OK
+        story = follow(client, view.id, Story(view.project), as_json=as_json)
+        return await attend(client, view.id, story, may_detach=True)
+
+    return _ask(url, run)
+
+
+@app.command("run-here")
+def run_here(build_id: Id, as_json: AsJson = False, url: Url = None) -> None:
+    """Let the control plane's own machine take a build that waits for others."""
+    view = _ask(url, lambda client: client.run_here(build_id))
+    if as_json:
+        give_json(view)
+        return
+    tell(f"{view.id} is built here as soon as this machine is free for it")
 
 
 def _state(view: BuildView) -> str:

@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from pierhead.protocol.cli.speak import USAGE, CommandFailed, fail
+from pierhead.protocol.ids import RunnerName
 from pierhead.protocol.plan import SHM_BYTES_MAX, HostEntry, Ulimit
 from pierhead.protocol.platform import normalise_platform
 from pierhead.router.domain.errors import Refused
@@ -192,6 +193,13 @@ def platform_of(texts: Sequence[str]) -> str | None:
     if not 2 <= len(parts) <= 3 or not all(re.fullmatch("[a-z0-9_]+", part) for part in parts):
         raise fail(f"{wanted[0]!r} is not a platform", "--platform linux/amd64", USAGE)
     return normalise_platform(*parts)
+
+
+def names_of(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the runners that `--on` names."""
+    names = [name for text in texts for name in text.split(",") if name]
+    said = "--on names runners, not {!r}"
+    return tuple(_checked(name, RunnerName, said.format(name), "pierhead status") for name in names)
 
 
 def outputs_of(texts: Sequence[str]) -> tuple[Output, ...]:

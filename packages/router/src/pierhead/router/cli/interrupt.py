@@ -7,7 +7,7 @@ means cancel at once. SIGTERM is the same as ^C.
 import asyncio
 import signal
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 
 from pierhead.protocol.build import CancelRequest
 from pierhead.protocol.cli.speak import INTERRUPTED, tell
@@ -28,15 +28,14 @@ class Interrupts:
         await self._came.get()
 
 
-async def obey(
-    following: "asyncio.Task[int]",
-    interrupts: Interrupts,
-    client: RouterClient,
-    build_id: str,
-    *,
-    may_detach: bool,
+async def attend(
+    client: RouterClient, build_id: str, story: Coroutine[None, None, int], *, may_detach: bool
 ) -> int:
-    """Wait for the end of what is followed, or do what an interrupt means; return the code."""
+    """Tell the story of one's own build to its end, or do what an interrupt means.
+
+    Returns the exit code. `may_detach`: the build goes on without us.
+    """
+    interrupts, following = Interrupts(), asyncio.create_task(story)
     await first(following, interrupts.next())
     if not following.done() and may_detach and sys.stdin.isatty() and sys.stderr.isatty():
         if await _wants_detach(build_id, following, interrupts):
@@ -50,6 +49,17 @@ async def obey(
     await first(following, interrupts.next())  # who interrupts again does not wait for the end
     if following.done():
         following.exception()  # it was told already, and the interrupt is what counts
+    return INTERRUPTED
+
+
+async def look_on(build_id: str, story: Coroutine[None, None, int]) -> int:
+    """Tell the story of a build that may be somebody else's: an interrupt ends only the telling."""
+    interrupts, following = Interrupts(), asyncio.create_task(story)
+    await first(following, interrupts.next())
+    if following.done():
+        return following.result()
+    following.cancel()
+    tell(f"the build goes on. end it: pierhead builds cancel {build_id}")
     return INTERRUPTED
 
 

@@ -74,6 +74,12 @@ class KeyReused(Refused):
     slug = "key-reused"
 
 
+class NoEligibleRunner(Refused):
+    """Nobody who was asked for can take the build."""
+
+    slug = "no-eligible-runner"
+
+
 class OffsetMismatch(Refused):
     """Bytes were sent that do not begin where the stored ones end."""
 

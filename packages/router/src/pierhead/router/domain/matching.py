@@ -35,12 +35,15 @@ class Wanted:
     platform: str | None = None
     network: str = "default"
     trusted: bool = True
+    on: tuple[str, ...] = ()  # the runners that were asked for; none: any
     here_allowed: bool = False  # `waiting` decided that the control plane's machine may take it
 
 
 def unfit(runner: RunnerFacts, wanted: Wanted) -> str | None:
     """Say why the runner could never take the build, whatever its load; none: it could."""
     able = runner.capabilities
+    if wanted.on and runner.name not in wanted.on:
+        return f"was not asked for (--on {','.join(wanted.on)})"
     if able is None:
         return "has not connected yet"
     if wanted.platform is not None and wanted.platform not in able.platforms:

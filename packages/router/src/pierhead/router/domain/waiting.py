@@ -69,7 +69,7 @@ def judge(
 ) -> Verdict:
     """Say whether a queued build goes on waiting."""
     everybody = sorted(runners, key=lambda runner: runner.name)
-    others = [runner for runner in everybody if not runner.here]
+    others = [runner for runner in everybody if not runner.here and _asked_for(runner, wanted)]
     able = [runner for runner in others if unfit(runner, wanted) is None]
     here = next((runner for runner in everybody if runner.here), None)
     free = next((runner for runner in able if rejection(runner, wanted) is None), None)
@@ -77,6 +77,9 @@ def judge(
         # It takes the build with its next request, however short the submitter's patience is.
         return Wait(f"{free.name} is free", None)
     until, cause, why = _patience_with(able, others, patience, policy)
+    unknown = sorted(set(wanted.on) - {runner.name for runner in everybody})
+    if unknown and not others:
+        why = f"there is no runner {' and no '.join(unknown)}"
     if until is not None and now < until:
         endless = patience.if_nobody == "wait"
         return Wait(why, None if endless else until)
@@ -84,13 +87,17 @@ def judge(
         return Wait(why, None)
     if patience.if_nobody == "fail":
         return NoHope(cause, why)
-    reason = why if others else ""
+    reason = why if others or unknown else ""
     if here is not None and not here.online:
         last = max(patience.since, here.seen_at or patience.since)
         if now < last + policy.here_grace:
             return Wait("the builder on this machine is starting", last + policy.here_grace)
         return NoHope(cause, f"{why}, and the builder on this machine does not start")
     return _here(here, wanted, reason, cause)
+
+
+def _asked_for(runner: RunnerFacts, wanted: Wanted) -> bool:
+    return not wanted.on or runner.name in wanted.on
 
 
 def _patience_with(

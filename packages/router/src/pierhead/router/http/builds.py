@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pierhead.protocol.build import CancelRequest, WhyRequest
+from pierhead.protocol.build import CancelRequest, Rerun, WhyRequest
 from pierhead.protocol.codec import to_wire
 from pierhead.protocol.plan import Submit, UploadRequest
 from pierhead.router.domain.logbook import Cursor, parse_cursor
 from pierhead.router.http.requests import Authenticate, answer, document, number, offset_of
+from pierhead.router.services.again import Again
 from pierhead.router.services.events import Events
 from pierhead.router.services.submit import Submissions
 from pierhead.router.services.uploads import Uploads
@@ -25,6 +26,7 @@ class BuildHandlers:
     authenticate: Authenticate
     submissions: Submissions
     uploads: Uploads
+    again: Again
     events: Events
 
     async def begin_upload(self, request: Request) -> Response:
@@ -82,6 +84,17 @@ class BuildHandlers:
         return answer(
             await self.submissions.cancel(principal, request.path_params["build_id"], wish)
         )
+
+    async def rerun(self, request: Request) -> Response:
+        """`POST /api/builds/{id}/rerun`."""
+        principal = await self.authenticate(request)
+        wish = await document(request, Rerun)
+        return answer(await self.again.rerun(principal, request.path_params["build_id"], wish))
+
+    async def run_here(self, request: Request) -> Response:
+        """`POST /api/builds/{id}/run-here`."""
+        principal = await self.authenticate(request)
+        return answer(await self.again.run_here(principal, request.path_params["build_id"]))
 
     async def log(self, request: Request) -> Response:
         """`GET /api/builds/{id}/logs`."""

@@ -11,7 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pierhead.protocol.build import BuildPage, BuildView, CancelRequest, Event, Why, WhyRequest
+from pierhead.protocol.build import (
+    BuildPage,
+    BuildView,
+    CancelRequest,
+    Event,
+    Rerun,
+    Why,
+    WhyRequest,
+)
 from pierhead.protocol.lease import (
     Acquire,
     Acquired,
@@ -73,6 +81,8 @@ def build_endpoints(of: BuildHandlers) -> list[Endpoint]:
         Endpoint(method="GET", path=f"{build}/events", handler=of.follow, who=who, answer=Stream(document=Event), parameters=(LAST_EVENT,), summary="Its life, event by event"),
         Endpoint(method="GET", path=f"{build}/logs", handler=of.log, who=who, answer=Bytes(), parameters=(LOG_OFFSET,), summary="Bytes of its log"),
         Endpoint(method="POST", path=f"{build}/cancel", handler=of.cancel, who=who, body=CancelRequest, answer=BuildView, summary="Ask for it to be cancelled"),
+        Endpoint(method="POST", path=f"{build}/rerun", handler=of.rerun, who=who, body=Rerun, answer=BuildView, summary="Submit it again, same plan and context"),
+        Endpoint(method="POST", path=f"{build}/run-here", handler=of.run_here, who=who, answer=BuildView, summary="Let this machine take it, though it waits for others"),
     ]
     # fmt: on
 

@@ -25,6 +25,7 @@ def wanted_of(stored: StoredBuild) -> Wanted:
         wanted_by(stored.submit, stored.id),
         sequence=stored.sequence,
         trusted=stored.trusted,
+        on=stored.submit.on,
         here_allowed=stored.here_reason is not None,
     )
 
