@@ -47,6 +47,7 @@ WHAT_TO_DO: Final = {
     "digest-mismatch": "The content was damaged on its way. Send it again from the start.",
     "result-mismatch": "The runner returned something else than was asked for; the build fails.",
     "plan-unsupported": "The detail says what cannot be done, and the hint what to use.",
+    "secret-argument": "Give it with `--secret`. If it is none: `--allow-secret-args`.",
     "no-eligible-runner": "`pierhead builds why` names each runner and why it does not take it.",
     "rate-limited": "Wait `retry_after_ms`, then ask again.",
     "internal-error": "It is a mistake in pierhead. `instance` finds it in the server's log.",

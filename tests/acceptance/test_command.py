@@ -96,7 +96,8 @@ async def test_events_come_as_json_lines_and_the_last_one_is_the_result(
 
 
 MISTAKES = [
-    (["build", "--secret", "id=x", "."], "--secret is not honoured yet", 2),
+    (["build", "--secret", "id=x", "."], "the file x of --secret id=x: No such file", 2),
+    (["build", "--build-arg", "A_TOKEN=x", "."], "A_TOKEN looks like a secret", 1),
     (["build", "--frobnicate", "."], "No such option", 2),
     (["build", "no-such-folder"], "no-such-folder is not a folder", 2),
     (["build", "-f", "/etc/passwd", "."], "outside the context", 2),

@@ -15,6 +15,7 @@ from pierhead.protocol.lease import Acquire, Acquired, Heartbeat, LogAccepted, R
 from pierhead.protocol.plan import Submit
 from pierhead.protocol.result import Envelope, PlatformImage, Receipt
 from pierhead.protocol.runner import Session, SessionRequest
+from pierhead.router.adapters.vault import KeyVault
 from pierhead.router.domain.build import LeasePolicy
 from pierhead.router.domain.errors import NotAllowed
 from pierhead.router.domain.rights import may_push_content
@@ -68,11 +69,12 @@ class Router:
         self, store: MemoryStore, logs: MemoryLogs, entropy: Numbers, clock: Scheduler
     ) -> None:
         self.store, self.configs = store, store.configs
-        bells = Bells()
+        bells, vault = Bells(), KeyVault(KEY)
         lifecycle = Lifecycle(policy=LeasePolicy(), logs=logs)
         self.identity = Identity(store=store, key=KEY, clock=clock)
         self.runners = Runners(
             store=store,
+            vault=vault,
             lifecycle=lifecycle,
             bells=bells,
             clock=clock,
@@ -82,6 +84,7 @@ class Router:
         )
         self.attempts = Attempts(
             store=store,
+            vault=vault,
             lifecycle=lifecycle,
             bells=bells,
             logs=logs,
@@ -91,6 +94,7 @@ class Router:
         )
         self.submissions = Submissions(
             store=store,
+            vault=vault,
             lifecycle=lifecycle,
             bells=bells,
             logs=logs,

@@ -41,6 +41,7 @@ class MemoryLedger:
     manifests_: dict[tuple[str, str, str], Manifest] = field(default_factory=dict)
     blobs_: dict[tuple[str, str, str], datetime] = field(default_factory=dict)
     tags_: dict[tuple[str, str], str] = field(default_factory=dict)
+    secrets_: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
     alive_: dict[str, datetime] = field(default_factory=dict)
 
     def copy(self) -> "MemoryLedger":
@@ -81,6 +82,16 @@ class MemoryLedger:
 
     def save_build(self, stored: StoredBuild) -> None:
         self.builds_[stored.id] = stored
+
+    def add_secrets(self, build_id: str, locked: Mapping[str, bytes]) -> None:
+        if locked:
+            self.secrets_[build_id] = dict(locked)
+
+    def secrets(self, build_id: str) -> Mapping[str, bytes]:
+        return self.secrets_.get(build_id, {})
+
+    def forget_secrets(self, build_id: str) -> None:
+        self.secrets_.pop(build_id, None)
 
     def queued(self) -> Sequence[StoredBuild]:
         return [b for b in self.builds_.values() if b.build.state is State.QUEUED]

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,6 +87,7 @@ class Bench:
         plan: Plan | None = None,
         slot: int = 0,
         memory_bytes: int | None = 256 * 2**20,
+        secrets: Mapping[str, bytes] | None = None,
     ) -> Attempt:
         name = f"b_test{next(_numbers)}.1"
         work = self.folder / "work" / name
@@ -98,6 +99,7 @@ class Bench:
             work=work,
             plan=plan or Plan(),
             memory_bytes=memory_bytes,
+            secrets=secrets or {},
         )
         self.attempts.append(Attempt(self.backend, order))
         return self.attempts[-1]

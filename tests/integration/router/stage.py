@@ -25,6 +25,7 @@ from pierhead.protocol.meta import NewProject
 from pierhead.protocol.plan import ContextRef, Plan, Submit, UploadRequest
 from pierhead.protocol.result import Envelope, PlatformImage
 from pierhead.protocol.runner import AddRunner, Capabilities, Enroll, SessionRequest
+from pierhead.protocol.sealing import SessionKey
 from pierhead.router.app import Router, open_router
 from pierhead.router.config import Settings
 from pierhead.router.domain.reach import reach
@@ -162,14 +163,19 @@ class ScriptedRunner:
     credential: str
     session_id: str = ""
     turns: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    key: SessionKey = field(default_factory=SessionKey)
 
     @property
     def client(self) -> RouterClient:
         return self.house.client(self.credential)
 
     async def start(self, process: str, boot_id: str = "boot-1", **able: Any) -> None:
+        public = able.pop("public_key", self.key.public)
         request = SessionRequest(
-            process=process, boot_id=boot_id, capabilities=capabilities(**able)
+            process=process,
+            boot_id=boot_id,
+            capabilities=capabilities(**able),
+            public_key=public,
         )
         self.session_id = (await self.client.open_session(request)).session_id
         self.turns = itertools.count(1)

@@ -95,6 +95,7 @@ TABLE: dict[tuple[str, str], dict[str, Expected]] = {
     ("POST", "/api/runners/acquire"): RUNNER,
     ("GET", "/api/builds/{build_id}/plan"): ATTEMPT,
     ("GET", "/api/builds/{build_id}/context.tar.zst"): ATTEMPT,
+    ("GET", "/api/builds/{build_id}/secrets"): ATTEMPT,
     ("POST", "/api/builds/{build_id}/heartbeat"): ATTEMPT,
     ("GET", "/api/builds/{build_id}/signals"): ATTEMPT,
     ("PATCH", "/api/builds/{build_id}/logs"): ATTEMPT,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pierhead.protocol.cli.main import run
-from pierhead.protocol.cli.speak import USAGE
+from pierhead.protocol.cli.speak import REFUSED, USAGE
 from pierhead.protocol.plan import Plan
 from pierhead.router.cli import build, flags
 from pierhead.router.cli.flags import Output
@@ -76,15 +76,87 @@ def test_a_dockerfile_is_named_from_the_context_or_from_where_we_are(
     assert [one.plan.dockerfile for one in asked] == ["other.Dockerfile", "other.Dockerfile"]
 
 
-def test_a_secret_looking_argument_is_noted_without_its_value(
+def test_a_secret_looking_argument_is_refused_with_what_to_type_instead(
     context: Path, asked: list[build.Asked], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(["build", "--build-arg", "NPM_TOKEN=hunter2", "--build-arg", "PLAIN=x", str(context)])
-    told = capsys.readouterr().err
-    assert "note      NPM_TOKEN looks like a secret" in told
-    assert "hunter2" not in told
-    assert "PLAIN" not in told
-    assert asked
+    arguments = ["--build-arg", "NPM_TOKEN=hunter2", "--build-arg", "PLAIN=x", str(context)]
+
+    assert run(["build", *arguments]) == REFUSED
+
+    assert capsys.readouterr().err == (
+        "error: NPM_TOKEN looks like a secret, and build arguments stay readable in the image\n\n"
+        "hint: pierhead build --secret id=npm,env=NPM_TOKEN .   and in the Dockerfile: "
+        "RUN --mount=type=secret,id=npm NPM_TOKEN=$(cat /run/secrets/npm) COMMAND\n"
+        "      (really not a secret: --allow-secret-args)\n"
+    )
+    assert asked == []
+    assert run(["build", "--allow-secret-args", *arguments]) == 0
+    assert asked[0].allow_secret_args
+
+
+SOURCES = [
+    ("id=npm,env=NPM_TOKEN", b"from the environment"),
+    ("type=env,id=npm,env=NPM_TOKEN", b"from the environment"),
+    ("id=npm,type=env,src=NPM_TOKEN", b"from the environment"),
+    ("id=NPM_TOKEN", b"from the environment"),  # as docker: a variable of that name, or a file
+    ("id=npm,src={file}", b"from\0a\nfile\xff\n"),
+    ("id=npm,type=file,source={file}", b"from\0a\nfile\xff\n"),
+    ("id=a-file", b"from\0a\nfile\xff\n"),
+    ('id=npm,"src={comma}"', b"a comma in its name"),
+    ("id=npm,src=/dev/null", b""),
+]
+
+
+@pytest.mark.parametrize(("text", "value"), SOURCES)
+def test_a_secret_comes_from_where_docker_would_take_it(
+    text: str,
+    value: bytes,
+    context: Path,
+    asked: list[build.Asked],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(context.parent)
+    monkeypatch.setenv("NPM_TOKEN", "from the environment")
+    Path("a-file").write_bytes(b"from\0a\nfile\xff\n")
+    Path("a,b").write_bytes(b"a comma in its name")
+    text = text.format(file=Path("a-file").absolute(), comma="a,b")
+
+    assert run(["build", "--secret", text, str(context)]) == 0
+
+    assert list(asked[0].secrets.values()) == [value]
+    assert "environment" not in repr(asked[0])
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["env=X"], "--secret needs an id"),
+        (["id=../x,env=X"], "'../x' is no id of a secret"),
+        (["id=a/b"], "'a/b' is no id of a secret"),
+        (["id=npm,mode=400"], "--secret does not know 'mode'"),
+        (["npm"], "--secret does not know 'npm'"),
+        (["id=npm,type=vault,src=x"], "--secret knows the types file and env, not 'vault'"),
+        (["id=npm,env=NOT_SET_ANYWHERE"], "the environment variable NOT_SET_ANYWHERE of --secret"),
+        (["id=npm,src=nowhere"], "the file nowhere of --secret id=npm: No such file"),
+        (["id=npm,src=/"], "the file / of --secret id=npm: Is a directory"),
+        (["id=npm,src=/dev/null", "id=npm,env=PATH"], "--secret id=npm is given twice"),
+        (["id=npm,src=/dev/zero"], "the secrets are larger than 512 KiB together"),
+        ([f"id=s{number},src=/dev/null" for number in range(129)], "a build has at most 128"),
+    ],
+)
+def test_a_secret_that_cannot_be_had_is_refused_before_anything_is_packed(
+    texts: list[str],
+    said: str,
+    context: Path,
+    asked: list[build.Asked],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [part for text in texts for part in ("--secret", text)]
+
+    assert run(["build", *given, str(context)]) == USAGE
+
+    assert f"error: {said}" in capsys.readouterr().err
+    assert asked == []
 
 
 @pytest.mark.parametrize(

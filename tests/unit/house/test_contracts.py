@@ -53,6 +53,8 @@ BREAKAGES = [
     ("SQL stays", "pierhead.server.blobs", "sqlite3"),
     ("The web framework", "pierhead.router.services.submit", "starlette"),
     ("Only what talks", "pierhead.router.services.submit", "httpx"),
+    ("Cryptography", "pierhead.protocol.client.client", "cryptography"),
+    ("Cryptography", "pierhead.router.cli.build", "cryptography"),
     ("Only commands", "pierhead.router.services.submit", "rich"),
     ("The helper process", "pierhead.runner.keeper.keeper", "pierhead.protocol.plan"),
 ]

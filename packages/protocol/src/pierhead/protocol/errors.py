@@ -56,6 +56,7 @@ _BY_SLUG: dict[str, type[PierheadError]] = {
     "too-large": Invalid,
     "context-too-large": Invalid,
     "plan-unsupported": Invalid,
+    "secret-argument": Invalid,
     "method-not-allowed": Invalid,
     "version-unsupported": ProtocolMismatch,
     "unauthenticated": TokenRefused,

@@ -15,10 +15,13 @@ UploadId = NewType("UploadId", str)
 PROJECT_PATTERN = r"^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*\Z"
 TAG_PATTERN = r"^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}\Z"
 RUNNER_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z"
+# It becomes the name of a file, /run/secrets/ID, and a word of a command line.
+SECRET_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z"  # noqa: S105 - of names
 
 ProjectName: TypeAlias = Annotated[str, Meta(max_length=128, pattern=PROJECT_PATTERN)]
 TagName: TypeAlias = Annotated[str, Meta(max_length=128, pattern=TAG_PATTERN)]
 RunnerName: TypeAlias = Annotated[str, Meta(max_length=63, pattern=RUNNER_PATTERN)]
+SecretId: TypeAlias = Annotated[str, Meta(max_length=128, pattern=SECRET_PATTERN)]
 # What a caller chooses to make a call replayable: `key` of a submit, `request_id` of an acquire.
 ReplayKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
 # What builds of one thing share ("acme/web:main"): a newer one ends the older ones.

@@ -61,6 +61,16 @@ class Acquired(Struct, frozen=True, kw_only=True):
     retry_after_ms: Count = 0  # not 0: wait so long before the next acquire
 
 
+class Sealed(Struct, frozen=True, kw_only=True):
+    """Answer to `GET /api/builds/{id}/secrets`: the values, for one session and attempt only.
+
+    `pierhead.protocol.sealing` says what is in the box and how it is opened.
+    """
+
+    public_key: Annotated[bytes, Meta(min_length=32, max_length=32)]  # X25519, made for this box
+    box: Annotated[bytes, Meta(max_length=1024 * 1024)]
+
+
 class Heartbeat(Struct, frozen=True, kw_only=True):
     """Body of `POST /api/builds/{id}/heartbeat`."""
 

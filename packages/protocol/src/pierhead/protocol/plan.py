@@ -11,6 +11,7 @@ from pierhead.protocol.ids import (
     ProjectName,
     ReplayKey,
     RunnerName,
+    SecretId,
     ShortText,
     TagName,
 )
@@ -39,6 +40,10 @@ CONTEXT_BYTES_MAX: Final = 4 * 1024**3
 CONTEXT_FILES_MAX: Final = 1_000_000
 TIMEOUT_SECONDS_MAX: Final = 6 * 3600
 QUEUE_WAIT_SECONDS_MAX: Final = 86_400
+# What today's builders take of one secret is 500 KiB; here it is all of a build's together, so that
+# a submit stays one small document.
+SECRETS_BYTES_MAX: Final = 512 * 1024
+SECRETS_MAX: Final = 128
 
 IfNobody: TypeAlias = Literal["here", "wait", "fail"]
 
@@ -59,6 +64,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     ulimits: Annotated[tuple[Ulimit, ...], Meta(max_length=32)] = ()
     source_date_epoch: Annotated[int, Meta(ge=0, le=2**33)] | None = None  # seconds; none: 0
     timeout_seconds: Annotated[int, Meta(ge=1, le=TIMEOUT_SECONDS_MAX)] = 1800
+    secrets: Annotated[tuple[SecretId, ...], Meta(max_length=SECRETS_MAX)] = ()  # names, no values
 
 
 class ContextRef(Struct, frozen=True, kw_only=True):
@@ -71,7 +77,12 @@ class ContextRef(Struct, frozen=True, kw_only=True):
 
 
 class Submit(Struct, frozen=True, kw_only=True):
-    """Body of `POST /api/builds`. The same `key` again is the same build."""
+    """Body of `POST /api/builds`. The same `key` again is the same build.
+
+    `secrets` has values, at most `SECRETS_BYTES_MAX` together; the router takes them out before it
+    keeps anything, and writes their names into the plan. `secret_args` says that build arguments
+    which look like secrets are none, or may be read in the image.
+    """
 
     project: ProjectName
     plan: Plan
@@ -82,6 +93,12 @@ class Submit(Struct, frozen=True, kw_only=True):
     max_queue_wait_seconds: Annotated[int, Meta(ge=0, le=QUEUE_WAIT_SECONDS_MAX)] = 300
     on: Annotated[tuple[RunnerName, ...], Meta(max_length=16)] = ()  # these only; none: any
     supersedes: GroupName | None = None  # older builds of this group end with this one's submission
+    secrets: Annotated[dict[SecretId, bytes], Meta(max_length=SECRETS_MAX)] = {}  # base64
+    secret_args: bool = False
+
+    def __repr__(self) -> str:
+        # A repr ends up in logs and in reports of failed tests.
+        return f"Submit(project={self.project!r}, key={self.key!r}, secrets={sorted(self.secrets)})"
 
 
 class UploadRequest(Struct, frozen=True, kw_only=True):

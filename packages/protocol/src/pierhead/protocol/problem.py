@@ -71,6 +71,7 @@ _TYPES: Final = (
     ProblemType("digest-mismatch", 422, "The content does not have the digest that was said"),
     ProblemType("result-mismatch", 422, "The result is not what was asked for"),
     ProblemType("plan-unsupported", 422, "The plan asks for something that cannot be done"),
+    ProblemType("secret-argument", 422, "A build argument looks like a secret"),
     ProblemType("no-eligible-runner", 422, "No runner can take the build"),
     ProblemType("rate-limited", 429, "Too many requests"),
     ProblemType("internal-error", 500, "Something broke on the server"),

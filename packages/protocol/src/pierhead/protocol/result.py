@@ -19,6 +19,7 @@ Cause: TypeAlias = Literal[
     "platform",
     "context",  # the context cannot be unpacked, or holds what must not be in one
     "time",
+    "secret",  # the Dockerfile needs one that was not given, or those given cannot be read any more
     "runner",  # the runner itself broke; not the user's fault
     "runners-lost",  # every attempt lost its runner
     "waited-too-long",

@@ -10,6 +10,7 @@ from pierhead.protocol.platform import PlatformText
 # pid and network: a RUN step sees neither the host's processes nor its addresses.
 # network: own network only. none: a RUN step can see and reach what the runner can.
 Isolation: TypeAlias = Literal["full", "none"]
+PublicKey: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]  # X25519, raw
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
@@ -45,13 +46,15 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     """Body of `PUT /api/runners/session`: one process of a runner begins to work.
 
     `process` is random for each start of the runner, so the builds of its last life are known to
-    be lost at once. The same process again gets the same session.
+    be lost at once. The same process again gets the same session. `public_key` is of this process
+    alone: secrets of its builds are sealed to it, and without one it gets no build that has any.
     """
 
     process: ReplayKey
     boot_id: ShortText
     started_ms: Count = 0  # since the boot: of two processes of one boot, the later one counts
     capabilities: Capabilities
+    public_key: PublicKey | None = None
 
 
 class Session(Struct, frozen=True, kw_only=True):

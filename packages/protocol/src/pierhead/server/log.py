@@ -1,22 +1,11 @@
 """Logs: JSON lines on stderr, `event` is a stable dotted name, tokens never appear."""
 
 import logging
-import re
 import sys
-from collections.abc import MutableMapping
-from typing import Any, Final
 
 import structlog
 
-_TOKEN: Final = re.compile(r"\b(ph[oplbr]_[\w.~/-]{8})[\w.~/-]+|\b(ph1_\S{8})\S+")
-
-
-def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Any:
-    """Cut every token in the values of a record after its first characters."""
-    for key, value in event.items():
-        if isinstance(value, str):
-            event[key] = _TOKEN.sub(lambda found: f"{found[1] or found[2]}***", value)
-    return event
+from pierhead.protocol.redact import hide_tokens
 
 
 def configure() -> None:
@@ -26,7 +15,7 @@ def configure() -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            redact,
+            hide_tokens,
             structlog.processors.JSONRenderer(),
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

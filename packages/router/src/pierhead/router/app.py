@@ -26,6 +26,7 @@ from pierhead.router.adapters.folders import lock, secret_file, write_registry_l
 from pierhead.router.adapters.logs import FileLogs
 from pierhead.router.adapters.process import HereProcess, memory_cap, runner_installed
 from pierhead.router.adapters.sql.ledger import SqlStore
+from pierhead.router.adapters.vault import KeyVault
 from pierhead.router.config import Settings
 from pierhead.router.domain.build import LeasePolicy
 from pierhead.router.domain.errors import Refused
@@ -138,7 +139,7 @@ def _compose(
     logs = FileLogs(settings.data / "logs")
     blobs = BlobStore(settings.data, new_id=lambda: entropy.id("u_"))
     lifecycle = Lifecycle(policy=policy, logs=logs)
-    identity = Identity(store=store, key=key, clock=clock)
+    identity, vault = Identity(store=store, key=key, clock=clock), KeyVault(key)
 
     async def authenticate(request: Request) -> Principal:
         check_protocol(request)
@@ -152,6 +153,7 @@ def _compose(
         clock=clock,
         entropy=entropy,
         waiting=patience,
+        vault=vault,
     )
     attempts = Attempts(
         store=store,
@@ -161,6 +163,7 @@ def _compose(
         clock=clock,
         host=host,
         read_blob=lambda digest: blobs.read(digest, CONFIG_BYTES_MAX),
+        vault=vault,
     )
     runners = Runners(
         store=store,
@@ -169,6 +172,7 @@ def _compose(
         clock=clock,
         entropy=entropy,
         key=key,
+        vault=vault,
         way_in=_way_in(reached, certificates),
     )
     uploads = Uploads(store=store, blobs=blobs)

@@ -18,6 +18,7 @@ FailureCause: TypeAlias = Literal[
     "platform",
     "context",
     "time",
+    "secret",
 ]
 
 

@@ -4,11 +4,12 @@ A `Ledger` is what one transaction can see and change; a `Store` runs functions 
 function changes is on the disk when `write` returns, or nothing of it is.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
 
+from pierhead.protocol.lease import Sealed
 from pierhead.protocol.plan import Submit
 from pierhead.protocol.result import Envelope
 from pierhead.protocol.runner import Capabilities
@@ -38,6 +39,7 @@ class StoredBuild:
     reference: str | None = None
     log_prefix: int = 0  # bytes of the current attempt's log that are the router's own
     log_complete: bool | None = None
+    secrets_mac: str | None = None  # of the values, which are kept elsewhere and only until the end
 
     @property
     def id(self) -> str:
@@ -213,6 +215,18 @@ class Ledger(Images, Protocol):
         """Store a build that was changed."""
         ...
 
+    def add_secrets(self, build_id: str, locked: Mapping[str, bytes]) -> None:
+        """Keep the secrets of a build, as the vault locked them."""
+        ...
+
+    def secrets(self, build_id: str) -> Mapping[str, bytes]:
+        """Return the locked secrets of a build; none are left when it has ended."""
+        ...
+
+    def forget_secrets(self, build_id: str) -> None:
+        """Delete the secrets of a build."""
+        ...
+
     def queued(self) -> Sequence[StoredBuild]:
         """Return builds that wait, oldest first."""
         ...
@@ -329,6 +343,36 @@ class Logs(Protocol):
 
     async def digest(self, build_id: str, fence: int, skip: int) -> str:
         """Return the digest of all but the first `skip` bytes."""
+        ...
+
+
+class Vault(Protocol):
+    """Keeps secrets unreadable while they wait, and seals them for whoever may have them."""
+
+    def lock(self, build_id: str, values: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """Return each value encrypted, bound to its build and its name."""
+        ...
+
+    def unlock(self, build_id: str, locked: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """Return the values again.
+
+        Raises:
+            SecretsLost: they were locked with another key, for another build, or were changed.
+        """
+        ...
+
+    def mac(self, build_id: str, values: Mapping[str, bytes]) -> str:
+        """Return what tells two sets of values apart, and gives nothing away without the key."""
+        ...
+
+    def seal(
+        self, values: Mapping[str, bytes], *, recipient: bytes, build_id: str, fence: int
+    ) -> Sealed:
+        """Return the values for one attempt, readable by one session only."""
+        ...
+
+    def usable(self, public_key: bytes) -> bool:
+        """Say whether anything can be sealed to a key."""
         ...
 
 

@@ -6,13 +6,22 @@ then a look at whether anything is left. Nothing is reported before that.
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 import structlog
 
 from pierhead.protocol.archive import ArchiveError
-from pierhead.protocol.errors import IntegrityError, Invalid, PierheadError, Refused, Unavailable
+from pierhead.protocol.errors import (
+    IntegrityError,
+    Invalid,
+    LeaseLost,
+    PierheadError,
+    Refused,
+    Unavailable,
+)
 from pierhead.protocol.lease import Grant, Phase
 from pierhead.protocol.result import (
     BytesMoved,
@@ -39,6 +48,10 @@ AGAIN_SECONDS: Final = 1.0
 # How long the rest of a log may take after the build: the router may be restarted in between.
 LOG_SECONDS: Final = 120.0
 log = structlog.get_logger()
+
+
+class _SecretsLost(Exception):
+    """The router cannot read the build's secrets any more."""
 
 
 class Job:
@@ -124,13 +137,17 @@ class Job:
     async def _build(self, spool: Spool) -> Envelope:
         try:
             await self._enter("fetching")
+            secrets = await self._secrets()
             await self._workspace.fetch(self._hold, self.grant.context)
         except IntegrityError as error:
             return self._failed("integrity", str(error))
+        except _SecretsLost as error:
+            return self._failed("secret", str(error))
         except ArchiveError as error:
             return self._failed("context", f"the context is refused: {error}")
         await self._enter("building")
-        built = await self._backend.build(self._order(), spool.write, self._keeper.keep)
+        order = replace(self._order(), secrets=secrets)
+        built = await self._backend.build(order, spool.write, self._keeper.keep)
         if isinstance(built, Broken):
             return self._failed_build(built)
         await self._enter("pushing")
@@ -140,6 +157,20 @@ class Job:
             return self._failed("integrity", str(error))
         await self._enter("reporting")
         return self._succeeded(built, sent, present)
+
+    async def _secrets(self) -> Mapping[str, bytes]:
+        """Return the build's secrets; whoever has none does not ask."""
+        if not self.grant.plan.secrets:
+            return {}
+        try:
+            return await self._hold.secrets()
+        except LeaseLost:
+            raise
+        except Refused as error:
+            if error.problem.slug != "not-found":
+                raise
+            # No other attempt would get them either.
+            raise _SecretsLost(str(error)) from error
 
     async def _enter(self, phase: Phase) -> None:
         """Go on to a phase. The router hears of it; a build does not wait for one that is away."""

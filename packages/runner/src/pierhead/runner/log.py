@@ -4,6 +4,8 @@ import sys
 
 import structlog
 
+from pierhead.protocol.redact import hide_tokens
+
 
 def configure() -> None:
     """Set up logging for the service."""
@@ -12,6 +14,7 @@ def configure() -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            hide_tokens,
             structlog.processors.JSONRenderer(),
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

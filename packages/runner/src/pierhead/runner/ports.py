@@ -1,7 +1,7 @@
 """What the runner's engine needs from outside, in sentences."""
 
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -31,6 +31,7 @@ class BuildOrder:
     plan: Plan
     memory_bytes: int | None = None
     cpu_weight: int | None = None  # 1 to 10000, 100 is usual
+    secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +111,14 @@ class Hold(Protocol):
 
     def context(self, offset: int) -> AsyncIterator[bytes]:
         """Yield the packed context."""
+        ...
+
+    async def secrets(self) -> Mapping[str, bytes]:
+        """Return the build's secrets.
+
+        Raises:
+            IntegrityError: what came was not sealed for this attempt.
+        """
         ...
 
     async def enter(self, phase: Phase) -> bool:

@@ -6,7 +6,7 @@ and everything that was called is written down.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,6 +88,7 @@ class FakeHold:
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     pushing: asyncio.Event | None = None  # when there is one, a push waits for it
     fetching: asyncio.Event | None = None
+    values: Mapping[str, bytes] = field(default_factory=dict)  # of its secrets
 
     def _tell(self, call: str, what: str = "") -> None:
         self.story.append(f"{call} {what}".strip())
@@ -100,6 +101,11 @@ class FakeHold:
         if self.fetching is not None:
             await self.fetching.wait()
         yield b""
+
+    async def secrets(self) -> Mapping[str, bytes]:
+        """Return the secrets that were set."""
+        self._tell("secrets")
+        return self.values
 
     async def enter(self, phase: Phase) -> bool:
         """Write the phase down."""
@@ -197,6 +203,7 @@ class FakeBackend:
     stopping: asyncio.Event | None = None
     output: bytes = b"STEP 1/1: FROM scratch\n"
     begun: list[str] = field(default_factory=list)
+    secrets: list[Mapping[str, bytes]] = field(default_factory=list)  # of each build
     stopped: list[str] = field(default_factory=list)
     swept: int = 0
 
@@ -215,6 +222,7 @@ class FakeBackend:
     async def build(self, order: BuildOrder, log: LogSink, keep: KeepGroup) -> Built | Broken:
         """Write the output, wait, end."""
         self.begun.append(order.name)
+        self.secrets.append(order.secrets)
         keep(Group(name=order.name, pid=1, cgroups=()))
         log(self.output)
         if self.gate is not None:

@@ -32,6 +32,7 @@ from pierhead.protocol.lease import (
     LogAccepted,
     Release,
     Renewed,
+    Sealed,
     Signals,
 )
 from pierhead.protocol.meta import (
@@ -249,6 +250,10 @@ class RouterClient:
     async def heartbeat(self, build_id: str, fence: int, beat: Heartbeat) -> Renewed:
         """Renew the lease."""
         return await self._held(Renewed, "POST", build_id, fence, "heartbeat", beat)
+
+    async def secrets(self, build_id: str, fence: int) -> Sealed:
+        """Return the build's secrets, for the session that holds it to open."""
+        return await self._held(Sealed, "GET", build_id, fence, "secrets")
 
     async def signals(self, build_id: str, fence: int) -> Signals:
         """Wait up to 25 s for a wish: to cancel, so far."""

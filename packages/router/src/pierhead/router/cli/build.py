@@ -4,8 +4,8 @@ import asyncio
 import os
 import re
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -24,11 +24,11 @@ from pierhead.router.cli.deliver import Wish, check_wish, deliver
 from pierhead.router.cli.follow import Story, follow
 from pierhead.router.cli.interrupt import attend
 from pierhead.router.cli.once import control_plane
+from pierhead.router.cli.secret import read_secrets, tell_notes
+from pierhead.router.domain.errors import Refused
+from pierhead.router.domain.secretlike import require_no_secret
 
 SUBMIT_SECONDS: Final = 60.0
-_SECRET: Final = re.compile(
-    r"pass(word|wd|phrase)?$|secret|token|credential|(api|private)_?key", re.I
-)
 _REMOTE: Final = re.compile(r"(https?|git|ssh)://|git@|github\.com/|.+\.git(#|$)")
 Texts = list[str] | None
 
@@ -51,6 +51,8 @@ class Asked:
     as_json: bool
     detach: bool
     raw: bool
+    secrets: Mapping[str, bytes] = field(repr=False)
+    allow_secret_args: bool
 
 
 def command(
@@ -60,6 +62,12 @@ def command(
         str | None, typer.Option("-f", "--file", help="Dockerfile, inside the context")
     ] = None,
     build_arg: Annotated[Texts, typer.Option(help="NAME=VALUE, or NAME")] = None,
+    secret: Annotated[
+        Texts, typer.Option(help="id=ID,env=NAME or id=ID,src=FILE, for RUN --mount")
+    ] = None,
+    allow_secret_args: Annotated[
+        bool, typer.Option("--allow-secret-args", help="Build arguments may look like secrets")
+    ] = False,
     target: Annotated[str | None, typer.Option(help="Stage to build")] = None,
     label: Annotated[Texts, typer.Option(help="NAME=VALUE")] = None,
     platform: Annotated[Texts, typer.Option(help="linux/amd64, say")] = None,
@@ -135,7 +143,11 @@ def command(
         as_json=as_json,
         detach=detach,
         raw=progress == "plain",
+        secrets=read_secrets(secret or [], os.environb),
+        allow_secret_args=allow_secret_args,
     )
+    if not allow_secret_args:
+        _refuse_secret_arguments(asked.plan)
     with tempfile.TemporaryDirectory(prefix="pierhead-") as temporary:
         # Outside of the loop: there, an interrupt would wait until a large context is packed.
         packed = pack(asked.folder, Path(temporary) / "context", dockerfile=plan.dockerfile)
@@ -174,6 +186,8 @@ async def _submit(client: RouterClient, asked: Asked, context: ContextRef) -> Bu
         on=asked.on,
         supersedes=asked.supersedes,
         if_nobody=asked.if_nobody,
+        secrets=dict(asked.secrets),
+        secret_args=asked.allow_secret_args,
     )
     return await patiently(lambda: client.submit(request), SUBMIT_SECONDS)
 
@@ -207,8 +221,15 @@ def _tell_context(asked: Asked, packed: Packed) -> None:
     tell(f"context   {packed.ref.files} files, {size(packed.ref.unpacked_bytes)}{left}")
     for warning in packed.warnings:
         tell(f"note      {warning}")
-    for name in filter(_SECRET.search, asked.plan.build_args):
-        tell(f"note      {name} looks like a secret; build arguments can be read in the image")
+    tell_notes(asked.secrets)
+
+
+def _refuse_secret_arguments(plan: Plan) -> None:
+    """Say it before anything is packed; the router would refuse them, too."""
+    try:
+        require_no_secret(plan.build_args)
+    except Refused as error:
+        raise fail(str(error), error.hint) from error
 
 
 def _folder(path: str) -> Path:

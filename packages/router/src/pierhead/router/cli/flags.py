@@ -22,8 +22,7 @@ _LIMITS: Final = "limits belong to the machine that has them"
 _CACHE: Final = "runners keep their cache by themselves; leave it out"
 # What docker has and this release has not.
 REFUSED: Final = {
-    "--secret": "secrets come later; a build argument is not a place for one",
-    "--ssh": "fetch what needs the key before the build, and COPY it",
+    "--ssh": "give the key with --secret, and use it in the step that needs it",
     "--build-context": "put what you need into the context",
     "--cache-from": _CACHE,
     "--cache-to": _CACHE,

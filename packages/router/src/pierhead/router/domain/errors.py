@@ -98,6 +98,18 @@ class ResultMismatch(Refused):
     slug = "result-mismatch"
 
 
+class SecretArgument(Refused):
+    """A build argument looks like a secret, and nobody said that it is none."""
+
+    slug = "secret-argument"
+
+
+class SecretsLost(Refused):
+    """The secrets of a build cannot be read any more: the installation's key is another one."""
+
+    slug = "not-found"
+
+
 class RunnerNameTaken(Refused):
     """Another runner has this name."""
 

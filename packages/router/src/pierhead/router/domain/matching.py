@@ -24,6 +24,7 @@ class RunnerFacts:
     capabilities: Capabilities | None = None  # none: it never opened a session
     free_slots: int = 0
     reason: str | None = None  # why it takes nothing now, in its own words
+    opens_secrets: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class Wanted:
     network: str = "default"
     trusted: bool = True
     on: tuple[str, ...] = ()  # the runners that were asked for; none: any
+    secrets: bool = False  # it has some
     here_allowed: bool = False  # `waiting` decided that the control plane's machine may take it
 
 
@@ -52,6 +54,10 @@ def unfit(runner: RunnerFacts, wanted: Wanted) -> str | None:
         return f"gives builds no network of the kind {wanted.network!r}"
     if not wanted.trusted and able.isolation != "full":
         return "does not isolate builds, and the project is not trusted"
+    if wanted.secrets and able.isolation != "full":
+        return "does not isolate builds, so their secrets would not be safe there"
+    if wanted.secrets and not runner.opens_secrets:
+        return "is too old for builds with secrets: upgrade it"
     return None
 
 

@@ -25,6 +25,7 @@ class Session:
     started_ms: int = 0  # since the boot
     seen_at: datetime
     turn: int = 0  # the highest turn of an acquire that was heard
+    public_key: bytes | None = None  # what secrets are sealed to; none: it gets none
 
 
 def admit(

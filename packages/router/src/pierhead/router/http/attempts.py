@@ -47,6 +47,13 @@ class AttemptHandlers:
         headers = {"ETag": f'"{digest}"'}
         return FileResponse(self.blobs.path(digest), media_type="application/zstd", headers=headers)
 
+    async def secrets(self, request: Request) -> Response:
+        """`GET /api/builds/{id}/secrets`."""
+        attempt = await attempt_of(request, self.authenticate)
+        sealed = answer(await self.attempts.secrets(attempt))
+        sealed.headers["Cache-Control"] = "no-store"
+        return sealed
+
     async def heartbeat(self, request: Request) -> Response:
         """`POST /api/builds/{id}/heartbeat`."""
         attempt = await attempt_of(request, self.authenticate)

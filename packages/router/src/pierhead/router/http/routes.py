@@ -27,6 +27,7 @@ from pierhead.protocol.lease import (
     LogAccepted,
     Release,
     Renewed,
+    Sealed,
     Signals,
 )
 from pierhead.protocol.meta import (
@@ -95,6 +96,7 @@ def attempt_endpoints(of: AttemptHandlers) -> list[Endpoint]:
     return [
         Endpoint(method="GET", path=f"{build}/plan", handler=of.plan, who=who, answer=Plan, summary="What to build"),
         Endpoint(method="GET", path=f"{build}/context.tar.zst", handler=of.context, who=who, answer=Bytes(media_type="application/zstd"), summary="The context, with Range"),
+        Endpoint(method="GET", path=f"{build}/secrets", handler=of.secrets, who=who, answer=Sealed, summary="Its secrets, sealed to the session that holds it"),
         Endpoint(method="POST", path=f"{build}/heartbeat", handler=of.heartbeat, who=who, body=Heartbeat, answer=Renewed, summary="Show that the attempt lives"),
         Endpoint(method="GET", path=f"{build}/signals", handler=of.signals, who=who, answer=Signals, summary="Held until there is something to say"),
         Endpoint(method="PATCH", path=f"{build}/logs", handler=of.log, who=who, body=Bytes(limit=LOG_PART_BYTES_MAX), answer=LogAccepted, parameters=(OFFSET,), summary="Add to the log"),

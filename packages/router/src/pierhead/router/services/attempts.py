@@ -1,7 +1,7 @@
 """What an attempt does with its build: renew, log, release, report. The fence proves the hold."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
@@ -12,15 +12,21 @@ import msgspec
 from pierhead.protocol.codec import to_wire
 from pierhead.protocol.digest import digest_of, same_digest
 from pierhead.protocol.errors import Invalid
-from pierhead.protocol.lease import Heartbeat, LogAccepted, Release, Renewed, Signals
+from pierhead.protocol.lease import Heartbeat, LogAccepted, Release, Renewed, Sealed, Signals
 from pierhead.protocol.problem import problem
 from pierhead.protocol.result import Envelope, Failure, Receipt
 from pierhead.router.domain import build as machine
-from pierhead.router.domain.errors import NotFound, Refused, ResultMismatch
+from pierhead.router.domain.errors import (
+    NotAllowed,
+    NotFound,
+    Refused,
+    ResultMismatch,
+    SecretsLost,
+)
 from pierhead.router.domain.logbook import LOG_BYTES_MAX, skip
 from pierhead.router.domain.naming import reference
 from pierhead.router.domain.token import Attempt
-from pierhead.router.ports import Clock, Ledger, Logs, Store, StoredBuild
+from pierhead.router.ports import Clock, Ledger, Logs, Store, StoredBuild, Vault
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.images import check_image
 from pierhead.router.services.lifecycle import Lifecycle, announce, attempt_name
@@ -39,12 +45,39 @@ class Attempts:
     clock: Clock
     host: str  # of references: what clients pull from
     read_blob: Callable[[str], bytes]
+    vault: Vault
     # Two parts of one log may arrive at once; their sizes must not be looked at in between.
     writing: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def held(self, attempt: Attempt) -> StoredBuild:
         """Return the build of an attempt that still holds it."""
         return await self.store.read(lambda ledger: self._held(ledger, attempt))
+
+    async def secrets(self, attempt: Attempt) -> Sealed:
+        """Return the build's secrets, sealed to the session that holds it.
+
+        Raises:
+            SecretsLost: they cannot be read any more.
+            NotAllowed: the session has no key, so nothing can be sealed to it.
+        """
+        stored, locked, key = await self.store.read(lambda ledger: self._locked(ledger, attempt))
+        if key is None:
+            raise NotAllowed("the session has no public key", hint="upgrade the runner")
+        values = self.vault.unlock(stored.id, locked)
+        if tuple(sorted(values)) != stored.submit.plan.secrets:
+            raise SecretsLost(f"secrets of {stored.id} are missing", hint="submit it again")
+        return self.vault.seal(values, recipient=key, build_id=stored.id, fence=stored.build.fence)
+
+    def _locked(
+        self, ledger: Ledger, attempt: Attempt
+    ) -> tuple[StoredBuild, Mapping[str, bytes], bytes | None]:
+        stored = self._held(ledger, attempt)
+        lease = stored.build.lease
+        runner = ledger.runner(lease.runner) if lease else None
+        session = runner.session if runner else None
+        # A lease ends with its session; should it ever not, the next session gets nothing of it.
+        same = session is not None and lease is not None and session.id == lease.session
+        return stored, ledger.secrets(stored.id), session.public_key if session and same else None
 
     async def renew(self, attempt: Attempt, beat: Heartbeat) -> Renewed:
         """Renew the lease."""

@@ -16,7 +16,13 @@ OFFLINE_AFTER = timedelta(seconds=35)
 def wanted_by(request: Submit, build_id: str) -> Wanted:
     """Return what a build needs, as far as its submitter says."""
     plan = request.plan
-    return Wanted(build_id=build_id, sequence=0, platform=plan.platform, network=plan.network)
+    return Wanted(
+        build_id=build_id,
+        sequence=0,
+        platform=plan.platform,
+        network=plan.network,
+        secrets=bool(plan.secrets),
+    )
 
 
 def wanted_of(stored: StoredBuild) -> Wanted:
@@ -50,6 +56,7 @@ def facts_of(runner: StoredRunner, busy: int, now: datetime) -> RunnerFacts:
         seen_at=seen_at,
         capabilities=runner.capabilities,
         free_slots=0 if runner.reason else max(0, slots - busy),
+        opens_secrets=runner.session is not None and runner.session.public_key is not None,
         reason=runner.reason or (f"busy: {busy} of {slots} builds" if busy else None),
     )
 

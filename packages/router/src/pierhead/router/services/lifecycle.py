@@ -46,6 +46,7 @@ class Lifecycle:
         if after != stored:
             ledger.save_build(after)
         if after.build.state in machine.FINAL and stored.build.state not in machine.FINAL:
+            ledger.forget_secrets(after.id)
             self.record(ledger, after, wire.Finished(cursor="", build=view_of(after)))
         return after
 

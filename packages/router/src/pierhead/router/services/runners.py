@@ -12,7 +12,7 @@ from pierhead.protocol.runner import AddRunner, Enroll, Enrolled, JoinCode, Sess
 from pierhead.router.domain import build as machine
 from pierhead.router.domain import session as sessions
 from pierhead.router.domain.enrollment import LIFETIME, Code, spend
-from pierhead.router.domain.errors import RunnerNameTaken, SessionSuperseded
+from pierhead.router.domain.errors import InvalidRequest, RunnerNameTaken, SessionSuperseded
 from pierhead.router.domain.matching import RunnerFacts, choose_builds
 from pierhead.router.domain.token import (
     RUNNER_PREFIX,
@@ -23,7 +23,7 @@ from pierhead.router.domain.token import (
     require_owner,
     token_hash,
 )
-from pierhead.router.ports import Clock, Entropy, Ledger, Store, StoredBuild, StoredRunner
+from pierhead.router.ports import Clock, Entropy, Ledger, Store, StoredBuild, StoredRunner, Vault
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import OFFLINE_AFTER, all_facts, facts_of, wanted_of
 from pierhead.router.services.lifecycle import Lifecycle, announce
@@ -52,6 +52,7 @@ class Runners:
     clock: Clock
     entropy: Entropy
     key: bytes  # of this installation; derives tokens
+    vault: Vault
     way_in: WayIn
 
     async def add(self, principal: Principal, request: AddRunner) -> JoinCode:
@@ -102,7 +103,14 @@ class Runners:
         return credential
 
     async def open_session(self, runner: Runner, request: SessionRequest) -> Session:
-        """Begin to work: what an earlier process of the runner held waits again at once."""
+        """Begin to work: what an earlier process of the runner held waits again at once.
+
+        Raises:
+            InvalidRequest: the public key is none that anything can be sealed to.
+            SessionSuperseded: another process of the runner is at work.
+        """
+        if request.public_key is not None and not self.vault.usable(request.public_key):
+            raise InvalidRequest("the session's public key is none that can be sealed to")
         session_id, now = self.entropy.id("s_"), self.clock.now()
         session, lost = await self.store.write(
             lambda ledger: self._open(ledger, runner, request, session_id, now)
@@ -143,6 +151,7 @@ class Runners:
                 boot_id=request.boot_id,
                 started_ms=request.started_ms,
                 seen_at=now,
+                public_key=request.public_key,
             )
         slots = request.capabilities.slots
         ledger.save_runner(

@@ -1,19 +1,38 @@
 """Submitting, cancelling and finding builds."""
 
+import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+import msgspec
+
 from pierhead.protocol.build import BuildPage, BuildView, CancelRequest, Queued, Why, WhyRequest
-from pierhead.protocol.plan import Submit
+from pierhead.protocol.plan import SECRETS_BYTES_MAX, Submit
 from pierhead.router.domain import waiting
 from pierhead.router.domain.build import Build, Cancel, State
-from pierhead.router.domain.errors import InvalidRequest, KeyReused, NotAllowed, NotFound
+from pierhead.router.domain.errors import (
+    InvalidRequest,
+    KeyReused,
+    NotAllowed,
+    NotFound,
+    TooLarge,
+)
 from pierhead.router.domain.matching import Wanted, explain
+from pierhead.router.domain.secretlike import require_no_secret
 from pierhead.router.domain.token import Owner, Principal, ProjectHolder, require_project
-from pierhead.router.ports import Clock, Entropy, Ledger, Logs, Store, StoredBuild, StoredProject
+from pierhead.router.ports import (
+    Clock,
+    Entropy,
+    Ledger,
+    Logs,
+    Store,
+    StoredBuild,
+    StoredProject,
+    Vault,
+)
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import all_facts, patience_of, wanted_by, wanted_of
 from pierhead.router.services.lifecycle import Lifecycle, announce
@@ -35,6 +54,7 @@ class Submissions:
     clock: Clock
     entropy: Entropy
     waiting: waiting.WaitingPolicy
+    vault: Vault
 
     async def submit(self, principal: Principal, request: Submit) -> BuildView:
         """Queue a build, or return the one that was queued with this key.
@@ -42,24 +62,34 @@ class Submissions:
         Raises:
             KeyReused: the key belongs to another request.
             InvalidRequest: the context was not uploaded for the project.
+            SecretArgument: a build argument looks like a secret.
+            TooLarge: the secrets are.
         """
         require_project(principal, request.project)
+        if not request.secret_args:
+            require_no_secret(request.plan.build_args)
+        request, secrets = _without_secrets(request)
         build_id, now = self.entropy.id("b_"), self.clock.now()
         # Whoever will take it is woken while it is being stored, so that both share one commit.
         self.bells.offer(wanted_by(request, build_id))
         stored, changed = await self.store.write(
-            lambda ledger: self._submit(ledger, build_id, request, now)
+            lambda ledger: self._submit(ledger, build_id, request, secrets, now)
         )
         announce(self.bells, *changed)
         return view_of(stored)
 
     def _submit(
-        self, ledger: Ledger, build_id: str, request: Submit, now: datetime
+        self,
+        ledger: Ledger,
+        build_id: str,
+        request: Submit,
+        secrets: Mapping[str, bytes],
+        now: datetime,
     ) -> tuple[StoredBuild, Sequence[StoredBuild]]:
         """Return the build, and all builds that changed with it."""
         known = request.key and ledger.build_by_key(request.project, request.key)
         if known:
-            if known.submit != request:
+            if known.submit != request or not self._has_secrets(known, secrets):
                 detail = f"the key {request.key!r} was used for {known.id}, another request"
                 raise KeyReused(detail, hint="use a new key for a new request")
             return known, ()
@@ -79,8 +109,10 @@ class Submissions:
                 trusted=project.trusted,
                 created_at=now,
                 queued_since=now,
+                secrets_mac=self.vault.mac(build_id, secrets) if secrets else None,
             )
         )
+        ledger.add_secrets(build_id, self.vault.lock(build_id, secrets))
         facts = all_facts(ledger, now)
         rejections, _ = explain(facts, wanted_of(added))
         self.lifecycle.record(ledger, added, Queued(cursor="", rejections=rejections))
@@ -96,6 +128,12 @@ class Submissions:
         older = ledger.open_in_group(request.project, request.supersedes)
         wish = Cancel("a newer build", f"replaced by {build_id}")
         return [self.lifecycle.apply(ledger, stored, wish, now) for stored in older]
+
+    def _has_secrets(self, known: StoredBuild, secrets: Mapping[str, bytes]) -> bool:
+        """Say whether a build was submitted with these values, which are not kept to compare."""
+        if known.secrets_mac is None:
+            return not secrets
+        return hmac.compare_digest(known.secrets_mac, self.vault.mac(known.id, secrets))
 
     async def cancel(
         self, principal: Principal, build_id: str, request: CancelRequest
@@ -219,6 +257,20 @@ def visible(ledger: Ledger, principal: Principal, build_id: str) -> StoredBuild:
     if not candidates:
         raise NotFound(f"there is no build {build_id}", hint="list them: pierhead builds ls")
     return candidates[0]
+
+
+def _without_secrets(request: Submit) -> tuple[Submit, Mapping[str, bytes]]:
+    """Take the values out of a request, and leave their names in its plan."""
+    size, names = sum(map(len, request.secrets.values())), tuple(sorted(request.secrets))
+    if size > SECRETS_BYTES_MAX:
+        limit = SECRETS_BYTES_MAX // 1024
+        detail = f"the secrets are {size} bytes together; at most {limit} KiB are taken"
+        raise TooLarge(detail, hint="give what is large and not secret with the context")
+    if request.plan.secrets not in {(), names}:
+        detail = "the plan names other secrets than those that came with it"
+        raise InvalidRequest(detail, hint="leave the plan's secrets out: the router writes them")
+    plan = msgspec.structs.replace(request.plan, secrets=names)
+    return msgspec.structs.replace(request, plan=plan, secrets={}), request.secrets
 
 
 def _sentence(judged: waiting.Verdict) -> str:

@@ -13,13 +13,17 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
+
+import msgspec
 
 from pierhead.protocol.plan import Plan
 from pierhead.protocol.platform import normalise_platform
+from pierhead.protocol.redact import Patterns, Redactor
 from pierhead.protocol.result import Failure, StopProof
 from pierhead.protocol.runner import Capabilities
 from pierhead.protocol.version import RELEASE
@@ -29,6 +33,7 @@ from pierhead.runner.adapters import network as networks
 from pierhead.runner.adapters.cgroup import Cgroup, MemoryWatch
 from pierhead.runner.adapters.isolation import Room
 from pierhead.runner.adapters.process import kill_group, run, start_in
+from pierhead.runner.adapters.shelter import close_shelter, open_shelter
 from pierhead.runner.domain.failure import Disk, Ending, explain
 from pierhead.runner.domain.image import read_image
 from pierhead.runner.domain.invocation import Store, build_command, export_command, refusal
@@ -42,6 +47,7 @@ _FULL: Final = b"o space left on device"
 _SURVIVED: Final = "the memory limit ended a process, and its step went on without it"
 _PROBE: Final = "probe.0"
 _PROBES: Final = 3
+NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 
 class BuildahBackend:
@@ -86,16 +92,22 @@ class BuildahBackend:
         if refused is not None:
             return Broken(failure=refused, cache=progress.cache(), peak_memory_bytes=None)
         isolated = not await self._lacks()
+        if order.secrets and not isolated:
+            unsafe = Failure(cause="secret", message="this runner cannot keep secrets safe")
+            return Broken(failure=unsafe, cache=progress.cache(), peak_memory_bytes=None)
         cgroup = await self._open(order) if isolated else None
         place = self._enter(order, cgroup) if cgroup else isolation.own_processes()
         store, layout = self._store(order.slot), order.work / "layout"
+        if order.secrets:
+            open_shelter(store)
         command = build_command(
             store, order.plan, str(order.context), cgroup=cgroup.of_steps if cgroup else None
         )
         with _watching(cgroup) as watch:
             job = _Job(order, cgroup, watch, progress, log, keep)
-            ending = await job.run([*place, *command])
+            ending = await job.run([*place, *command], order.secrets)
             if ending.code == 0:
+                place = self._enter(order, cgroup, secrets=False) if cgroup else place
                 ending = await job.run([*place, *export_command(store, str(layout))])
         peak = cgroup.peak_memory() if cgroup else None
         if ending.code != 0:
@@ -186,13 +198,14 @@ class BuildahBackend:
             await networks.open_network(networks.network_of(order.name))
         return cgroup
 
-    def _enter(self, order: BuildOrder, cgroup: Cgroup) -> list[str]:
+    def _enter(self, order: BuildOrder, cgroup: Cgroup, *, secrets: bool = True) -> list[str]:
         slot = self._slot(order.slot)
         room = Room(
             folder=slot / "room",
             temporary=slot / "tmp",
             writable=[slot, order.work],
             readable=[order.context],
+            secrets=secrets and bool(order.secrets),
         )
         for folder in (room.folder, room.temporary):
             folder.mkdir(parents=True, exist_ok=True)
@@ -215,6 +228,7 @@ class BuildahBackend:
             await run(*store.buildah("rm", "-a"), seconds=60)
         for container in _children(Path(store.runtime)):
             await run("runc", "--root", store.runtime, "delete", "-f", container)
+        await asyncio.to_thread(close_shelter, store)
 
     async def _containers(self, slot: int) -> tuple[str, ...]:
         store = self._store(slot)
@@ -269,19 +283,20 @@ class _Job:
         self._log = log
         self._keep = keep
         self._disk: Disk | None = None
+        self._patterns = Patterns(order.secrets.values())
         self._until = asyncio.get_running_loop().time() + order.plan.timeout_seconds
 
-    async def run(self, command: list[str]) -> Ending:
+    async def run(self, command: list[str], secrets: Mapping[str, bytes] = NOTHING) -> Ending:
         """Run a command to its end, or kill its group when the time or the task is over."""
         entrances = self._cgroup.entrances if self._cgroup else ()
-        process = await start_in(entrances, command)
+        process = await start_in(entrances, command, has_input=bool(secrets))
         folders = self._cgroup.folders if self._cgroup else ()
         group = Group(name=self._order.name, pid=process.pid, cgroups=tuple(map(str, folders)))
         self._keep(group)
         timed_out = None
         try:
             async with asyncio.timeout_at(self._until):
-                await self._read(process)
+                await asyncio.gather(_give(process, secrets), self._read(process))
                 await process.wait()
         except TimeoutError:
             timed_out = self._order.plan.timeout_seconds
@@ -302,12 +317,27 @@ class _Job:
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
+        redactor = Redactor(self._patterns)
         while data := await process.stdout.read(_READ_BYTES):
-            self._progress.feed(data)
-            self._log(data)
+            self._take(redactor.feed(data))
             if _FULL in data:
                 # Looked at now: what filled the disk is removed as soon as the step has failed.
                 self._disk = _disk_of(self._order.work)
+        self._take(redactor.finish())
+
+    def _take(self, data: bytes) -> None:
+        self._progress.feed(data)
+        self._log(data)
+
+
+async def _give(process: asyncio.subprocess.Process, secrets: Mapping[str, bytes]) -> None:
+    """Write secrets to the command's input: never to its command line or environment."""
+    if process.stdin is None:
+        return
+    with contextlib.suppress(ConnectionError):  # it ended before it read; its output says why
+        process.stdin.write(msgspec.json.encode(secrets))
+        await process.stdin.drain()
+    process.stdin.close()
 
 
 def _dockerfile_problem(order: BuildOrder) -> Failure | None:

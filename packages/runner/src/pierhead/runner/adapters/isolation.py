@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from pierhead.runner.adapters.cgroup import Cgroup
+from pierhead.runner.domain.invocation import SECRETS_FOLDER
 
 _ROOM: Final = Path(__file__).with_name("room.py")
 _CGROUPS: Final = "/sys/fs/cgroup"
@@ -57,6 +58,7 @@ class Room:
     writable: Sequence[Path]
     readable: Sequence[Path]
     temporary: Path  # its /var/tmp: layers on their way, and cache mounts
+    secrets: bool = False  # they come on the command's input
 
     def entries(self, cgroup: Cgroup) -> list[Entry]:
         """Return what is in it."""
@@ -76,6 +78,7 @@ class Room:
             ("text", "", "/run/.keep"),
             ("text", "", "/tmp/.keep"),  # noqa: S108 - of the room, not ours
             ("rw", str(self.temporary), "/var/tmp"),  # noqa: S108 - of the room, not ours
+            *([("secrets", "", SECRETS_FOLDER)] if self.secrets else []),
             *(("rw", str(path), str(path)) for path in self.writable),
             *(("ro", str(path), str(path)) for path in self.readable),
         ]

@@ -52,7 +52,9 @@ async def run(*command: str, seconds: float = 60) -> Ended:
     return Ended(process.returncode, output[-OUTPUT_BYTES_MAX:].decode("utf-8", "replace"))
 
 
-async def start_in(cgroups: Sequence[Path], command: Sequence[str]) -> asyncio.subprocess.Process:
+async def start_in(
+    cgroups: Sequence[Path], command: Sequence[str], *, has_input: bool = False
+) -> asyncio.subprocess.Process:
     """Start a command in a process group of its own, inside cgroups from its first instruction."""
     files = [str(folder / "cgroup.procs") for folder in cgroups]
     return await asyncio.create_subprocess_exec(
@@ -63,7 +65,7 @@ async def start_in(cgroups: Sequence[Path], command: Sequence[str]) -> asyncio.s
         *files,
         "--",
         *command,
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE if has_input else asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env=ENVIRONMENT,

@@ -6,10 +6,12 @@ Debian 12's 1.28; CVE-2024-11218 and CVE-2024-9675 are of the same kind). So bui
 which there is nothing to be had: the system's programs, read-only, and the build's own folders.
 
 Must be called in a mount and process namespace made for it. What the root holds is said by the
-caller; adapters/isolation.py has the list.
+caller; adapters/isolation.py has the list. Secrets come on the input, as one JSON document, and are
+kept in memory that is never written to a disk and ends with the build's mount namespace.
 Usage: room.py FOLDER ENTRIES-AS-JSON COMMAND...
 """
 
+import base64
 import ctypes
 import json
 import os
@@ -32,7 +34,7 @@ def main(arguments: list[str]) -> None:
     # pivot_root(2): with both names the same, the old root is on top and can be taken off.
     pivot = _libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b".")
     check(pivot, "pivot_root", room)
-    check(_libc.umount2(b".", DETACH), "umount", "/")
+    unmount(".", DETACH)
     os.chdir("/")
     os.execvp(command[0], command)  # noqa: S606 - no shell is what is wanted here
 
@@ -48,12 +50,28 @@ def enter(kind: str, source: str, target: str) -> None:
     elif kind == "text":
         with open(target, "w", encoding="utf-8") as file:
             file.write(source)
+    elif kind == "secrets":
+        keep_secrets(target)
     elif kind in ("proc", "sysfs", "tmpfs", "devpts"):
         os.makedirs(target, exist_ok=True)
         flags = RDONLY if kind == "sysfs" else 0
         mount(kind, target, kind, flags | NOSUID | NOEXEC, None)
     else:
         bind(source, target, read_only=kind == "ro")
+
+
+def keep_secrets(folder: str) -> None:
+    """Write what comes on the input to files in memory, and leave an empty input to the command."""
+    os.makedirs(folder)
+    # A ramfs, other than a tmpfs, has no way to the swap.
+    mount("ramfs", folder, "ramfs", NOSUID | NODEV | NOEXEC, "mode=700")
+    for name, value in json.load(sys.stdin.buffer).items():
+        descriptor = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(base64.b64decode(value))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
 
 
 def bind(source: str, target: str, *, read_only: bool) -> None:
@@ -77,6 +95,11 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str |
         options.encode() if options else None,
     )
     check(done, "mount", target)
+
+
+def unmount(target: str, flags: int = 0) -> None:
+    """Call umount2(2)."""
+    check(_libc.umount2(os.fsencode(target), flags), "umount", target)
 
 
 def check(result: int, what: str, where: str) -> None:

@@ -1,7 +1,7 @@
 """The router over HTTP, as the engine's port."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +23,13 @@ from pierhead.protocol.lease import (
 )
 from pierhead.protocol.result import Envelope, Receipt
 from pierhead.protocol.runner import Capabilities, Session, SessionRequest
+from pierhead.protocol.sealing import SessionKey
 from pierhead.runner.adapters.push import Pusher
 from pierhead.runner.ports import Built
 
 # A result is worth waiting for: the router may be restarted in between.
 REPORT_SECONDS = 600.0
+SECRETS_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class HttpControl:
     def __init__(self, way: Way, credential: str) -> None:
         self._way = way
         self._client = way.client(credential)
+        self._key = SessionKey()
         self._started_ms = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
 
     async def open_session(self, process: str, capabilities: Capabilities) -> Session:
@@ -59,6 +62,7 @@ class HttpControl:
             boot_id=boot_id,
             started_ms=self._started_ms,
             capabilities=capabilities,
+            public_key=self._key.public,
         )
         return await self._client.open_session(request)
 
@@ -68,7 +72,7 @@ class HttpControl:
 
     def attempt(self, grant: Grant) -> "HttpHold":
         """Return the calls that the grant's token allows."""
-        return HttpHold(self._way, grant)
+        return HttpHold(self._way, grant, self._key)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -78,14 +82,24 @@ class HttpControl:
 class HttpHold:
     """An attempt's calls."""
 
-    def __init__(self, way: Way, grant: Grant) -> None:
+    def __init__(self, way: Way, grant: Grant, key: SessionKey) -> None:
         self._way = way
+        self._key = key
         self._grant = grant
         self._client = way.client(grant.token)
 
     def context(self, offset: int) -> AsyncIterator[bytes]:
         """Yield the packed context."""
         return self._client.context(self._grant.build_id, self._grant.fence, offset=offset)
+
+    async def secrets(self) -> Mapping[str, bytes]:
+        """Return the build's secrets."""
+        build_id, fence = self._grant.build_id, self._grant.fence
+        async for attempt in retrying(SECRETS_SECONDS):
+            with attempt:
+                sealed = await self._client.secrets(build_id, fence)
+                return self._key.open(sealed, build_id=build_id, fence=fence)
+        raise AssertionError("retrying ends by a value or an error")
 
     async def enter(self, phase: Phase) -> bool:
         """Say what is done now; true: the build should end."""

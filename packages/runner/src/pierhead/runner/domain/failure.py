@@ -26,6 +26,7 @@ _CANNOT_START: Final = re.compile(
     r"exec: \\?\"(?P<what>[^\"\\]+)\\?\": (?P<why>[^\"\\]*)"
     r"|fork/exec (?P<path>\S+): (?P<reason>[a-z ]+?)(?=process|$)"
 )
+_NO_SECRET: Final = re.compile(r"secret required but no secret with id \"?([\w.-]+)\"? found")
 _NO_SPACE: Final = ("no space left on device", "disk quota exceeded")
 _OTHER_PLATFORM: Final = ("exec format error", "no image found in")
 _SOURCE: Final = re.compile(r"initializing source docker://(?P<image>\S+?): (?P<why>.*)$")
@@ -250,6 +251,15 @@ _REGISTRY_SAYS: Final = (
 )
 
 
+def _secret(told: _Told) -> Failure | None:
+    found = _NO_SECRET.search(told.own)
+    if found is None:
+        return None
+    message = f"the Dockerfile needs the secret {found[1]}, which was not given"
+    hint = f"give it: pierhead build --secret id={found[1]},env=NAME (or src=FILE)"
+    return told.failed("secret", message, hint=hint)
+
+
 def _dockerfile(told: _Told) -> Failure | None:
     if not (told.own and told.says(_ABOUT_THE_DOCKERFILE)):
         return None
@@ -277,6 +287,7 @@ _READERS: Final[tuple[Callable[[_Told], Failure | None], ...]] = (
     _killed,
     _platform,
     _command,
+    _secret,
     _base_image,
     _dockerfile,
 )

@@ -10,6 +10,8 @@ from pierhead.protocol.result import Failure
 LAST_BUILT: Final = "localhost/pierhead/last:latest"
 # execve(2) takes a quarter of the stack's limit, 2 MiB as Linux comes; a quarter of that is ours.
 ARGUMENT_BYTES_MAX: Final = 512 * 1024
+# Where the root that a build sees has its secrets, in memory: one file for each.
+SECRETS_FOLDER: Final = "/run/pierhead-secrets"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +19,7 @@ class Store:
     """Where one slot keeps images and containers. Nothing else uses these folders."""
 
     root: str
+    containers: str  # what belongs to working containers: their list, and copies of secrets
     run: str
     runtime: str  # runc's own state
     ignore: str  # an empty file: what is to be ignored was left out when the context was packed
@@ -26,6 +29,7 @@ class Store:
         """Return the store in a slot's folder."""
         return cls(
             root=f"{folder}/storage",
+            containers=f"{folder}/storage/overlay-containers",
             run=f"{folder}/run",
             runtime=f"{folder}/runc",
             ignore=f"{folder}/empty-ignore-file",
@@ -75,6 +79,8 @@ def build_command(store: Store, plan: Plan, context: str, *, cgroup: str | None)
         options += ["--build-arg", f"{name}={value}"]
     for name, value in sorted(plan.labels.items()):
         options += ["--label", f"{name}={value}"]
+    for secret_id in plan.secrets:
+        options += ["--secret", f"id={secret_id},src={SECRETS_FOLDER}/{secret_id}"]
     file = f"{context}/{plan.dockerfile}"
     return store.buildah("bud", *options, "-t", LAST_BUILT, "-f", file, context)
 

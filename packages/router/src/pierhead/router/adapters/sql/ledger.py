@@ -1,6 +1,6 @@
 """The ledger in SQL. One method is one or two statements; no rule is decided here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -172,6 +172,25 @@ class SqlLedger(SqlImages):
     def _builds(self, query: sa.Select[Any]) -> Sequence[StoredBuild]:
         return [_build(row) for row in self._sql.execute(query).mappings()]
 
+    # Secrets of builds that have not ended.
+
+    def add_secrets(self, build_id: str, locked: Mapping[str, bytes]) -> None:
+        """Keep the secrets of a build, as the vault locked them."""
+        names = ("build_id", "secret_id", "locked")
+        rows = [dict(zip(names, (build_id, *pair), strict=True)) for pair in locked.items()]
+        if rows:
+            self._sql.execute(sa.insert(t.secrets), rows)
+
+    def secrets(self, build_id: str) -> Mapping[str, bytes]:
+        """Return the locked secrets of a build; none are left when it has ended."""
+        query = sa.select(t.secrets.c.secret_id, t.secrets.c.locked)
+        rows = self._sql.execute(query.where(t.secrets.c.build_id == build_id))
+        return {row.secret_id: row.locked for row in rows}
+
+    def forget_secrets(self, build_id: str) -> None:
+        """Delete the secrets of a build."""
+        self._sql.execute(sa.delete(t.secrets).where(t.secrets.c.build_id == build_id))
+
     # Events.
 
     def add_event(
@@ -221,6 +240,7 @@ class SqlLedger(SqlImages):
             "started_ms": session.started_ms if session else None,
             "seen_at": session.seen_at.timestamp() if session else None,
             "turn": session.turn if session else None,
+            "public_key": session.public_key if session else None,
             "capabilities": msgspec.json.encode(runner.capabilities),
             "slots": runner.slots,
             "reason": runner.reason,
@@ -362,6 +382,7 @@ def _build(row: sa.RowMapping) -> StoredBuild:
         reference=row["reference"],
         log_prefix=row["log_prefix"],
         log_complete=row["log_complete"],
+        secrets_mac=row["secrets_mac"],
     )
 
 
@@ -411,6 +432,7 @@ def _build_row(stored: StoredBuild) -> dict[str, Any]:
         "reference": stored.reference,
         "log_prefix": stored.log_prefix,
         "log_complete": stored.log_complete,
+        "secrets_mac": stored.secrets_mac,
         "state": build.state.value,
         "fence": build.fence,
         "attempts": build.attempts,
@@ -435,6 +457,7 @@ def _runner(row: sa.RowMapping) -> StoredRunner:
             started_ms=row["started_ms"],
             seen_at=_time(row["seen_at"]),
             turn=row["turn"],
+            public_key=row["public_key"],
         )
     return StoredRunner(
         name=row["name"],

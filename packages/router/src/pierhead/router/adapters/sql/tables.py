@@ -28,6 +28,7 @@ builds = sa.Table(
     sa.Column("reference", sa.String),
     sa.Column("log_prefix", sa.Integer, nullable=False),
     sa.Column("log_complete", sa.Boolean),
+    sa.Column("secrets_mac", sa.String),
     # The machine's own state; the lease lives in the build, so the two cannot disagree.
     sa.Column("state", sa.String, nullable=False),
     sa.Column("fence", sa.Integer, nullable=False),
@@ -56,6 +57,15 @@ sa.Index(
 )
 sa.Index("router_builds_by_project", builds.c.project, builds.c.sequence)
 
+# Encrypted, and only of builds that have not ended.
+secrets = sa.Table(
+    "router_secrets",
+    METADATA,
+    sa.Column("build_id", sa.String, primary_key=True),
+    sa.Column("secret_id", sa.String, primary_key=True),
+    sa.Column("locked", sa.LargeBinary, nullable=False),
+)
+
 events = sa.Table(
     "router_events",
     METADATA,
@@ -80,6 +90,7 @@ runners = sa.Table(
     sa.Column("started_ms", sa.Integer),
     sa.Column("seen_at", sa.Float),
     sa.Column("turn", sa.Integer),
+    sa.Column("public_key", sa.LargeBinary),
     sa.Column("capabilities", sa.LargeBinary),
     sa.Column("slots", sa.Integer, nullable=False),
     sa.Column("reason", sa.String),

@@ -1,0 +1,107 @@
+"""Which build arguments look like secrets: by their name, or by the form of their value.
+
+A build argument stays readable in the image's history, so one that holds a secret gives it to
+whoever may pull the image. Names are looked at word by word: KEYBOARD is not a KEY.
+
+What is not here: certainty. Whoever knows better says so (`--allow-secret-args`).
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from pierhead.protocol.ids import SECRET_PATTERN
+from pierhead.router.domain.errors import SecretArgument
+
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+# fmt: off
+_SECRET_WORDS: Final = frozenset([
+    "ACCESSTOKEN", "APIKEY", "APITOKEN", "AUTHTOKEN", "CREDENTIAL", "CREDENTIALS", "PASSPHRASE",
+    "PASSWD", "PASSWORD", "PRIVATEKEY", "SECRET", "SECRETKEY", "SECRETS", "TOKEN",
+])
+# At the end of a name these are the thing itself; in the middle they are about something else.
+_SECRET_ENDS: Final = frozenset(["KEY", "PASS"])
+# Alone they mean something harmless: the working directory, say.
+_SECRET_ENDS_OF_LONGER: Final = frozenset(["AUTH", "PAT", "PWD"])
+# A name that ends so is about a secret and does not hold it: TOKEN_URL, SECRET_NAME.
+_ABOUT: Final = frozenset([
+    "ALGORITHM", "COUNT", "DIR", "DIRECTORY", "ENABLED", "ENDPOINT", "EXPIRY", "FILE", "FOLDER",
+    "FORMAT", "HEADER", "HOST", "ID", "IDS", "ISSUER", "LENGTH", "LIFETIME", "LIMIT", "NAME",
+    "NAMES", "PATH", "POLICY", "PREFIX", "SIZE", "TTL", "TYPE", "URI", "URL", "USER", "USERNAME",
+    "VERSION",
+])
+# fmt: on
+_PUBLIC_WORDS: Final = frozenset(["PUB", "PUBLIC", "PUBLISHABLE"])
+_PUBLIC_KEYS: Final = frozenset(["CACHE", "FOREIGN", "PARTITION", "PRIMARY", "SORT"])
+_NOTHING: Final = re.compile(r"\s*(true|false|yes|no|on|off|none|null|\d{0,5})\s*\Z", re.I)
+_VALUES: Final = re.compile(
+    "|".join(
+        (
+            r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
+            r"\bgh[opsur]_[A-Za-z0-9]{30,}",
+            r"\bgithub_pat_\w{22,}",
+            r"\bgl(pat|rt|dt|cbt)-[\w-]{20,}",
+            r"\bnpm_[A-Za-z0-9]{30,}",
+            r"\bpypi-[\w-]{40,}",
+            r"\bdckr_pat_[\w-]{20,}",
+            r"\bdop_v1_[a-f0-9]{40,}",
+            r"\bhf_[A-Za-z0-9]{30,}",
+            r"\bxox[abeoprs]-[\w-]{10,}",
+            r"\b[rs]k_(live|test)_\w{16,}",
+            r"\bsk-[A-Za-z0-9][\w-]{30,}",
+            r"\bSG\.[\w-]{16,}\.[\w-]{16,}",
+            r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}",
+            r"\bph[bopr]_[\w.-]{20,}",
+            r"\w://[^\s/:@]*:[^\s/@]+@",
+        )
+    )
+)
+
+
+def looks_secret(name: str, value: str) -> bool:
+    """Say whether a build argument looks like a secret."""
+    if _VALUES.search(value):
+        return True
+    return not _NOTHING.match(value) and _names_a_secret(_words(name))
+
+
+def require_no_secret(arguments: Mapping[str, str]) -> None:
+    """Let build arguments pass that do not look like secrets.
+
+    Raises:
+        SecretArgument: one does; the hint is what to type instead.
+    """
+    found = next((name for name in sorted(arguments) if looks_secret(name, arguments[name])), None)
+    if found is None:
+        return
+    secret_id = _id_for(found)
+    hint = (
+        f"pierhead build --secret id={secret_id},env={found} .   and in the Dockerfile: "
+        f"RUN --mount=type=secret,id={secret_id} {found}=$(cat /run/secrets/{secret_id}) COMMAND\n"
+        "      (really not a secret: --allow-secret-args)"
+    )
+    detail = f"{found} looks like a secret, and build arguments stay readable in the image"
+    raise SecretArgument(detail, hint=hint)
+
+
+def _words(name: str) -> list[str]:
+    return [word.upper() for word in _WORD.findall(name)]
+
+
+def _names_a_secret(words: list[str]) -> bool:
+    if not words or words[-1] in _ABOUT or _PUBLIC_WORDS.intersection(words):
+        return False
+    if _SECRET_WORDS.intersection(words):
+        return True
+    if words[-1] in _SECRET_ENDS_OF_LONGER:
+        return len(words) > 1
+    return words[-1] in _SECRET_ENDS and not _PUBLIC_KEYS.intersection(words)
+
+
+def _id_for(name: str) -> str:
+    """Return a short name for the secret: NPM_TOKEN becomes npm."""
+    words = _words(name)
+    secret = _SECRET_WORDS | _SECRET_ENDS | _SECRET_ENDS_OF_LONGER
+    kept = [word for word in words if word not in secret] or words
+    made = "-".join(kept).lower()
+    return made if re.match(SECRET_PATTERN, made) else "secret"

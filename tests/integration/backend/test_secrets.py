@@ -1,0 +1,175 @@
+"""A secret is in the step that mounts it, in memory until then, and nowhere afterwards."""
+
+import asyncio
+import gzip
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from pierhead.protocol.plan import Plan
+from pierhead.runner.adapters.buildah import BuildahBackend
+from pierhead.runner.ports import Broken, Built
+
+from .conftest import Attempt, Bench, call
+
+VALUE = b"canary-of-a-secret-%d" % os.getpid()
+USES = "RUN --mount=type=secret,id=npm cat /run/secrets/npm | wc -c\n"
+WAITS = "RUN --mount=type=secret,id=npm test -s /run/secrets/npm && echo here; sleep 600\n"
+
+
+def with_secrets(bench: Bench, steps: str, **values: bytes) -> Attempt:
+    return bench.attempt(steps, plan=Plan(secrets=tuple(values), no_cache=True), secrets=values)
+
+
+def files_with(value: bytes, *folders: Path) -> list[Path]:
+    """Return the files on disk that hold the value; what is mounted in memory is no disk."""
+    found = []
+    for folder in folders:
+        for place, subfolders, names in os.walk(folder):
+            subfolders[:] = [n for n in subfolders if not os.path.ismount(Path(place, n))]
+            for path in (Path(place, name) for name in names):
+                if path.is_file() and not path.is_symlink() and _holds(path, value):
+                    found.append(path)
+    return found
+
+
+def _holds(path: Path, value: bytes) -> bool:
+    data = path.read_bytes()
+    packed = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else b""
+    return value in data or value in packed
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"with\0nul\nand\r\nlines\n", bytes(range(256)) * 2000, b"x" * 512 * 1024],
+    ids=["empty", "nul-and-lines", "500-kb-of-bytes", "as-large-as-may-be"],
+)
+async def test_a_step_reads_a_secret_byte_for_byte(bench: Bench, value: bytes) -> None:
+    mount = "RUN --mount=type=secret,id=npm"
+    steps = f"{mount} sha256sum /run/secrets/npm; stat -c %a:%u /run/secrets/npm\n"
+    attempt = with_secrets(bench, steps, npm=value)
+
+    built = await attempt.run()
+
+    assert isinstance(built, Built), attempt.output.decode()
+    assert hashlib.sha256(value).hexdigest().encode() in attempt.output
+    assert b"400:0" in attempt.output
+    assert (await attempt.stop()).clean
+
+
+async def test_a_hundred_secrets_are_all_there(bench: Bench) -> None:
+    values = {f"s{number}": b"value %d" % number for number in range(100)}
+    mounts = " ".join(f"--mount=type=secret,id={name}" for name in values)
+    attempt = with_secrets(bench, f"RUN {mounts} ls /run/secrets | wc -l\n", **values)
+
+    assert isinstance(await attempt.run(), Built), attempt.output.decode()
+    assert b"\n100\n" in attempt.output
+    assert (await attempt.stop()).clean
+
+
+async def test_a_step_without_the_mount_does_not_see_it(bench: Bench) -> None:
+    steps = USES + "RUN ls /run/secrets /run/pierhead-secrets 2>&1; cat /proc/self/mounts; true\n"
+    attempt = with_secrets(bench, steps, npm=VALUE)
+
+    assert isinstance(await attempt.run(), Built), attempt.output.decode()
+    assert b"pierhead-secrets:" in attempt.output  # of ls: no such file or directory
+    assert b"ramfs" not in attempt.output
+
+
+async def test_a_printed_secret_is_hidden_in_the_log_and_in_the_failure(bench: Bench) -> None:
+    mount = "RUN --mount=type=secret,id=npm"
+    steps = f"{mount} cat /run/secrets/npm; echo; base64 /run/secrets/npm; exit 3\n"
+    attempt = with_secrets(bench, steps, npm=VALUE)
+
+    broken = await attempt.run()
+
+    assert isinstance(broken, Broken)
+    assert VALUE not in attempt.output
+    assert attempt.output.count(b"***") >= 2
+    assert VALUE.decode() not in str(broken)
+    assert broken.failure.exit_code == 3
+
+
+async def test_a_secret_that_was_not_given_is_named(bench: Bench) -> None:
+    steps = "RUN --mount=type=secret,id=npm,required=true cat /run/secrets/npm\n"
+
+    broken = await bench.attempt(steps).run()
+
+    assert isinstance(broken, Broken)
+    assert broken.failure.cause == "secret"
+    assert "the Dockerfile needs the secret npm, which was not given" in broken.failure.message
+    assert "--secret id=npm" in (broken.failure.hint or "")
+
+
+async def test_nothing_of_a_secret_is_on_a_disk_while_its_step_runs_or_after(
+    bench: Bench,
+) -> None:
+    attempt = with_secrets(bench, WAITS, npm=VALUE)
+    building = asyncio.create_task(attempt.run())
+    await attempt.until(b"\nhere\n")
+
+    during = files_with(VALUE, bench.folder)
+    shelters = [path for path in bench.folder.rglob("overlay-containers") if os.path.ismount(path)]
+    in_memory = [p for s in shelters for p in s.rglob("*") if p.is_file() and _holds(p, VALUE)]
+    building.cancel()
+    await asyncio.gather(building, return_exceptions=True)
+    proof = await attempt.stop()
+
+    assert during == []
+    assert in_memory  # so the search would have found it
+    assert proof.clean, proof
+    assert files_with(VALUE, bench.folder) == []
+
+
+async def test_an_image_and_its_layers_do_not_hold_the_secret(bench: Bench) -> None:
+    attempt = with_secrets(bench, USES, npm=VALUE)
+
+    built = await attempt.run()
+
+    assert isinstance(built, Built)
+    assert files_with(VALUE, bench.folder) == []
+
+
+async def test_what_a_killed_runner_left_in_memory_is_gone_after_the_next_start(
+    bench: Bench,
+) -> None:
+    attempt = with_secrets(bench, WAITS, npm=VALUE)
+    building = asyncio.create_task(attempt.run())
+    await attempt.until(b"\nhere\n")
+    os.killpg(attempt.groups[0].pid, 9)
+    await building
+    shelter = bench.folder / "state/slot-0/storage/overlay-containers"
+    assert os.path.ismount(shelter)
+
+    proof = await BuildahBackend(bench.folder / "state", slots=2, memory_bytes=None).sweep()
+
+    assert proof.clean, proof
+    assert not os.path.ismount(shelter)
+    slot = bench.folder / "state/slot-0"
+    store = ["--root", f"{slot}/storage", "--runroot", f"{slot}/run"]
+    assert await call("buildah", *store, "containers", "-q") == ""
+
+
+async def test_after_a_power_cut_the_store_begins_anew(bench: Bench) -> None:
+    assert isinstance(await with_secrets(bench, USES, npm=VALUE).run(), Built)
+    slot = bench.folder / "state/slot-0"
+    await call("umount", slot / "storage/overlay-containers")
+
+    await BuildahBackend(bench.folder / "state", slots=2, memory_bytes=None).sweep()
+
+    assert not (slot / "storage/overlay").exists()
+    again = with_secrets(bench, USES, npm=VALUE)
+    assert isinstance(await again.run(), Built)
+    assert (await again.stop()).clean
+
+
+async def test_the_cache_of_a_slot_outlives_a_build_with_secrets(bench: Bench) -> None:
+    plain = "RUN echo kept\n"
+    assert isinstance(await bench.attempt(plain).run(), Built)
+    await with_secrets(bench, USES, npm=VALUE).run()
+    for attempt in bench.attempts:
+        await attempt.stop()
+
+    assert "Using cache" in await bench.log_of(plain)

@@ -1,0 +1,103 @@
+"""Which build arguments are taken for secrets: by words of the name, or the form of the value."""
+
+import pytest
+
+from pierhead.router.domain.errors import SecretArgument
+from pierhead.router.domain.secretlike import looks_secret, require_no_secret
+
+# Put together here, so that no scanner takes this file for a leak.
+A, D = "aB3" * 14, "0f9" * 16
+# fmt: off
+SECRET_NAMES = [
+    "TOKEN", "NPM_TOKEN", "npm_token", "GITHUB_TOKEN", "token", "authToken", "githubAccessToken",
+    "GH_PAT", "NPM_AUTH", "SECRET", "SECRET_KEY_BASE", "client-secret", "DJANGO_SECRET_KEY",
+    "JWT_SECRETS", "PASSWORD", "DB_PASSWORD", "DBPassword", "POSTGRES_PASSWD", "DB_PWD",
+    "DB_PASS", "PASSPHRASE", "API_KEY", "apiKey", "APIKEY", "STRIPE_KEY", "KEY",
+    "SSH_PRIVATE_KEY", "SIGNING_KEY", "RAILS_MASTER_KEY", "AWS_SECRET_ACCESS_KEY",
+    "GCP_CREDENTIALS", "SENTRY_AUTH_TOKEN", "AUTH_TOKEN_V2",
+]
+HARMLESS_NAMES = [
+    "KEYBOARD", "KEYBOARD_LAYOUT", "MONKEY", "PUBLIC_KEY_URL", "PUBLIC_KEY",
+    "NEXT_PUBLIC_API_KEY", "TOKENIZER", "MAX_TOKENS", "TOKEN_URL", "TOKEN_ENDPOINT",
+    "SECRET_NAME", "SECRET_FILE", "KEY_PATH", "AWS_ACCESS_KEY_ID", "CACHE_KEY", "PRIMARY_KEY",
+    "SORT_KEY", "PWD", "PATH", "PASSENGER", "BYPASS", "COMPASS", "AUTHOR", "AUTH", "PAT", "PATCH",
+    "VERSION", "PASSWORD_LENGTH", "STRIPE_PUBLISHABLE_KEY", "SSH_PUB_KEY", "NODE_ENV",
+    "KEYCLOAK_HOST", "SECRETARY",
+]
+# fmt: on
+SECRET_VALUES = [
+    "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl",
+    "-----BEGIN PRIVATE KEY-----",
+    "ghp" + "_" + A,
+    "github" + "_pat_" + A,
+    "glpat" + "-" + A,
+    "npm" + "_" + A,
+    "pypi" + "-" + A,
+    "dckr" + "_pat_" + A,
+    "xox" + "b-" + A,
+    "sk" + "_live_" + A,
+    "sk" + "-" + A,
+    "SG." + A + "." + A,
+    "eyJ" + A + ".eyJ" + A + "." + A,
+    "pho" + "_" + A,
+    "postgres://user:pass" + "word@db/app",
+    "redis://:pass" + "word@cache",
+    "https://x-access-token:" + A + "@forge.example/a.git",
+]
+HARMLESS_VALUES = [
+    "",
+    "production",
+    "https://forge.example/a.git",
+    "git@forge.example:a/b.git",
+    "-----BEGIN CERTIFICATE-----",
+    "ssh-ed25519 " + A,
+    D,  # a commit
+    "sha256:" + D,
+    "npm_config_cache",
+    "http://localhost:8080/a@b",
+]
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_a_name_with_the_word_for_it_is_a_secret(name: str) -> None:
+    assert looks_secret(name, "s0mething-l0ng")
+
+
+@pytest.mark.parametrize("name", HARMLESS_NAMES)
+def test_a_name_that_only_has_the_letters_is_none(name: str) -> None:
+    assert not looks_secret(name, "s0mething-l0ng")
+
+
+@pytest.mark.parametrize("value", ["", " ", "true", "False", "off", "none", "0", "8080"])
+def test_a_name_is_no_secret_when_the_value_can_be_none(value: str) -> None:
+    assert not looks_secret("USE_AUTH_TOKEN", value)
+
+
+@pytest.mark.parametrize("value", SECRET_VALUES)
+def test_a_value_of_a_known_form_is_a_secret_under_any_name(value: str) -> None:
+    assert looks_secret("HARMLESS", value)
+
+
+@pytest.mark.parametrize("value", HARMLESS_VALUES)
+def test_other_values_are_none(value: str) -> None:
+    assert not looks_secret("HARMLESS", value)
+
+
+def test_the_refusal_says_what_to_type_and_not_the_value() -> None:
+    with pytest.raises(SecretArgument) as refused:
+        require_no_secret({"A": "1", "NPM_TOKEN": "hunter2-hunter2"})
+
+    assert str(refused.value).startswith("NPM_TOKEN looks like a secret")
+    assert "--secret id=npm,env=NPM_TOKEN" in (refused.value.hint or "")
+    assert "hunter2" not in str(refused.value) + (refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "secret_id"),
+    [("NPM_TOKEN", "npm"), ("TOKEN", "token"), ("dbPassword", "db"), ("API_KEY", "api")],
+)
+def test_the_secret_gets_a_short_name(name: str, secret_id: str) -> None:
+    with pytest.raises(SecretArgument, match="looks like") as refused:
+        require_no_secret({name: "s0mething"})
+
+    assert f"--secret id={secret_id},env={name} ." in (refused.value.hint or "")
