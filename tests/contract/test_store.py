@@ -113,7 +113,7 @@ async def test_the_open_builds_of_a_group_are_found_oldest_first(kind: str, tmp_
 async def test_builds_are_found_by_key_prefix_and_page(kind: str, tmp_path: Path) -> None:
     def fill(ledger: Ledger) -> None:
         for name in ("b_aa", "b_ab", "b_b"):
-            ledger.add_build(build(name))
+            ledger.add_build(replace(build(name), submitted_by=f"{name}'s owner"))
 
     async with open_store(kind, tmp_path) as store:
         await store.write(fill)
@@ -124,12 +124,14 @@ async def test_builds_are_found_by_key_prefix_and_page(kind: str, tmp_path: Path
         foreign = await store.read(lambda ledger: ledger.builds_with_prefix("b_a", "api"))
         first = await store.read(lambda ledger: ledger.builds_page("web", 2, None))
         rest = await store.read(lambda ledger: ledger.builds_page("web", 2, first[-1].sequence))
+        mine = await store.read(lambda ledger: ledger.builds_page("web", 9, None, "b_ab's owner"))
     assert by_key is not None
     assert (by_key.id, other) == ("b_ab", None)
     assert {stored.id for stored in both} == {"b_aa", "b_ab"}
     assert [stored.id for stored in latest] == ["b_b"]
     assert list(foreign) == []
     assert [stored.id for stored in [*first, *rest]] == ["b_b", "b_ab", "b_aa"]
+    assert [stored.id for stored in mine] == ["b_ab"]
 
 
 @KINDS

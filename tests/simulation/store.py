@@ -69,10 +69,11 @@ class MemoryLedger:
         return page[:1] if prefix == "@" else [b for b in page if b.id.startswith(prefix)][:2]
 
     def builds_page(
-        self, project: str | None, limit: int, before: int | None
+        self, project: str | None, limit: int, before: int | None, by: str | None = None
     ) -> Sequence[StoredBuild]:
         newest = sorted(self.builds_.values(), key=lambda stored: -stored.sequence)
         mine = [b for b in newest if project in {None, b.submit.project}]
+        mine = [b for b in mine if by in {None, b.submitted_by}]
         return [b for b in mine if before is None or b.sequence < before][:limit]
 
     def add_build(self, stored: StoredBuild) -> StoredBuild:

@@ -21,6 +21,26 @@ async def test_a_rerun_is_the_same_build_under_another_key(house: House) -> None
     assert (await house.owner.build(first.id)).state == "leased"
 
 
+async def test_a_build_with_secrets_is_not_rerun_because_they_are_not_kept(house: House) -> None:
+    await house.runner()
+    build = await house.submit(secrets={"npm": b"hunter2"})
+    with pytest.raises(Invalid, match="had secrets, and they are not kept"):
+        await house.owner.rerun(build.id, Rerun(key="2"))
+
+
+async def test_whoever_asks_for_their_own_sees_no_other_ones(house: House) -> None:
+    await house.runner()
+    mine = await house.submit()
+    async with house.client(await house.project_token("web")) as holder:
+        theirs = await holder.rerun(mine.id, Rerun(key="2"))
+        listed = await holder.builds(mine=True)
+    all_of_them = await house.owner.builds()
+
+    assert [one.id for one in listed.builds] == [theirs.id]
+    assert listed.builds[0].position == 2
+    assert [one.submitted_by for one in all_of_them.builds] == ["project web", "the owner"]
+
+
 async def test_another_project_cannot_rerun_a_build(house: House) -> None:
     await house.runner()
     build = await house.submit()

@@ -30,6 +30,7 @@ class BuildView(Struct, frozen=True, kw_only=True):
     cancel_requested: bool = False
     cancelled_by: str | None = None
     cancel_reason: str | None = None
+    submitted_by: str = ""  # "the owner", "project web"
     supersedes: str | None = None  # the group whose older builds ended with this one's submission
     started_at: str | None = None
     finished_at: str | None = None

@@ -40,6 +40,7 @@ class StoredBuild:
     log_prefix: int = 0  # bytes of the current attempt's log that are the router's own
     log_complete: bool | None = None
     secrets_mac: str | None = None  # of the values, which are kept elsewhere and only until the end
+    submitted_by: str = ""
 
     @property
     def id(self) -> str:
@@ -202,7 +203,7 @@ class Ledger(Images, Protocol):
         ...
 
     def builds_page(
-        self, project: str | None, limit: int, before: int | None
+        self, project: str | None, limit: int, before: int | None, by: str | None = None
     ) -> Sequence[StoredBuild]:
         """Return builds, newest first."""
         ...

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -93,8 +94,20 @@ def size(count: int) -> str:
     return f"{count} B"
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float, *, whole: bool = False) -> str:
     """Return a duration for people."""
     if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+        return f"{int(seconds)} s" if whole else f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min" if whole else f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} days"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows as lines of a table, as wide as what is in them."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()

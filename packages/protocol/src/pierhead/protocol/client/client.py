@@ -123,10 +123,15 @@ class RouterClient:
         return await self._call(BuildView, "POST", "/api/builds", request)
 
     async def builds(
-        self, *, project: str | None = None, limit: int = 50, after: str | None = None
+        self,
+        *,
+        project: str | None = None,
+        limit: int = 50,
+        after: str | None = None,
+        mine: bool = False,
     ) -> BuildPage:
-        """Return builds, newest first."""
-        params = {"project": project, "limit": limit, "after": after}
+        """Return builds, newest first; `mine`: only what was submitted with this kind of token."""
+        params = {"project": project, "limit": limit, "after": after, "mine": "1" if mine else None}
         return await self._call(BuildPage, "GET", "/api/builds", params=params)
 
     async def build(self, build_id: str) -> BuildView:

@@ -4,43 +4,68 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Annotated, Final, TypeVar
 
 import typer
 
 from pierhead.protocol.build import FINAL_STATES, BuildView, CancelRequest, Rerun
 from pierhead.protocol.cli.place import find_place
-from pierhead.protocol.cli.speak import OK, fail, give, give_json, tell
+from pierhead.protocol.cli.speak import (
+    OK,
+    USAGE,
+    columns,
+    duration,
+    fail,
+    give,
+    give_json,
+    tell,
+)
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.result import Envelope
+from pierhead.router.cli.flags import PROGRESS
 from pierhead.router.cli.follow import Story, events, follow, proof_text
 from pierhead.router.cli.interrupt import attend, look_on
 
 T = TypeVar("T")
 SUBMIT_SECONDS: Final = 60.0
-app = typer.Typer(no_args_is_help=True, add_completion=False)
+app = typer.Typer(add_completion=False)
 Id = Annotated[str, typer.Argument(help="Id, the beginning of one, or @ for the latest")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON")]
 Url = Annotated[str | None, typer.Option(help="Control plane")]
 
 
+Project = Annotated[str | None, typer.Option(help="Only of one project")]
+Mine = Annotated[bool, typer.Option("--mine", help="Only what was submitted with your token")]
+Limit = Annotated[int, typer.Option(min=1, max=200, help="How many")]
+
+
+@app.callback(invoke_without_command=True)
+def main(context: typer.Context) -> None:
+    """Look at builds, follow them, end them. Alone: list the newest."""
+    if context.invoked_subcommand is None:
+        list_builds()
+
+
 @app.command("ls")
 def list_builds(
-    project: Annotated[str | None, typer.Option(help="Only of one project")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=200)] = 20,
+    project: Project = None,
+    mine: Mine = False,
+    limit: Limit = 20,
     as_json: AsJson = False,
     url: Url = None,
 ) -> None:
     """List builds, newest first."""
-    page = _ask(url, lambda client: client.builds(project=project, limit=limit))
+    page = _ask(url, lambda client: client.builds(project=project, limit=limit, mine=mine))
     if as_json:
         give_json(page)
         return
-    give(f"{'ID':12} {'PROJECT':20} {'STATE':30} {'WHERE':12} CREATED")
-    for view in page.builds:
-        where = view.runner or "-"
-        give(f"{view.id:12} {view.project:20} {_state(view):30} {where:12} {view.created_at}")
+    now = datetime.now(UTC)  # noqa: TID251 - what people see is real time
+    rows: list[tuple[str, ...]] = [("ID", "PROJECT", "FOR", "STATE", "WHERE", "AGE")]
+    rows += [row_of(view, now) for view in page.builds]
+    for line in columns(rows):
+        give(line)
 
 
 @app.command()
@@ -83,15 +108,18 @@ def log(build_id: Id, url: Url = None) -> None:
 @app.command()
 def watch(
     build_id: Id,
-    raw: Annotated[bool, typer.Option("--log", help="The whole log, not only the steps")] = False,
+    progress: Annotated[str, typer.Option(help="plain is the log, auto the steps")] = "plain",
     as_json: AsJson = False,
     url: Url = None,
 ) -> int:
     """Follow a build: its log from the first byte, then live."""
+    if progress not in PROGRESS:
+        raise fail("--progress is auto, plain or quiet", None, USAGE)
 
     async def run(client: RouterClient) -> int:
         view = await client.build(build_id)
-        story = follow(client, view.id, Story(view.project, raw=raw), as_json=as_json)
+        shown = Story(view.project, quiet=progress == "quiet", raw=progress == "plain")
+        story = follow(client, view.id, shown, as_json=as_json)
         return await look_on(view.id, story)
 
     return _ask(url, run)
@@ -166,12 +194,39 @@ def run_here(build_id: Id, as_json: AsJson = False, url: Url = None) -> None:
     tell(f"{view.id} is built here as soon as this machine is free for it")
 
 
+def row_of(view: BuildView, now: datetime) -> tuple[str, ...]:
+    """Return a build as a row of the table."""
+    wanted_for = (view.supersedes or "").removeprefix(f"{view.project}:") or ", ".join(view.tags)
+    age = now - datetime.fromisoformat(view.created_at)
+    return (
+        view.id,
+        view.project,
+        wanted_for or "-",
+        _state(view),
+        view.runner or "-",
+        duration(max(0.0, age.total_seconds()), whole=True),
+    )
+
+
 def _state(view: BuildView) -> str:
-    if view.state == "queued":
-        return "waiting" + (f", {view.position}." if view.position else "")
-    if view.state == "leased":
-        return "cancelling" if view.cancel_requested else view.phase or "starting"
-    return view.state
+    match view.state:
+        case "queued":
+            return "waiting" + (f", {_nth(view.position)}" if view.position else "")
+        case "leased":
+            return "cancelling" if view.cancel_requested else view.phase or "starting"
+        case "failed" if view.result and view.result.failure:
+            return f"failed: {view.result.failure.cause}"
+        case "cancelled" if (view.cancel_reason or "").startswith("replaced by "):
+            return "cancelled: replaced"
+        case state:
+            return state
+
+
+def _nth(number: int) -> str:
+    end = (
+        "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    )
+    return f"{number}{end}"
 
 
 def _ask(url: str | None, call: Callable[[RouterClient], Awaitable[T]]) -> T:

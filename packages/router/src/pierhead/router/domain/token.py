@@ -66,6 +66,19 @@ class Puller:
     repository: str
 
 
+def name_of(principal: "Principal") -> str:
+    """Return who that is, for people and as the name under which builds were submitted."""
+    match principal:
+        case Owner():
+            return "the owner"
+        case ProjectHolder(project):
+            return f"project {project}"
+        case Runner(name):
+            return f"runner {name}"
+        case _:
+            return "a token of one purpose"
+
+
 Principal: TypeAlias = Owner | ProjectHolder | Runner | Attempt | Puller
 
 

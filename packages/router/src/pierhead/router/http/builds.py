@@ -56,7 +56,11 @@ class BuildHandlers:
         principal, query = await self.authenticate(request), request.query_params
         limit = number(query.get("limit", "50"), "limit")
         found = await self.submissions.page(
-            principal, query.get("project"), limit, query.get("after")
+            principal,
+            query.get("project"),
+            limit,
+            query.get("after"),
+            mine=query.get("mine") == "1",
         )
         return answer(found)
 

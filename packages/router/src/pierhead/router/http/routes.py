@@ -61,6 +61,7 @@ PAGE = (
     Parameter(name="project", summary="Only builds of this project."),
     Parameter(name="limit", kind="integer", summary="How many, at most."),
     Parameter(name="after", summary="`next` of the page before."),
+    Parameter(name="mine", summary="1: only builds that were submitted with a token of the same kind."),
 )
 # fmt: on
 

@@ -27,8 +27,18 @@ class Again:
     clock: Clock
 
     async def rerun(self, principal: Principal, build_id: str, request: Rerun) -> BuildView:
-        """Submit the same plan and context again; nothing of the first build is changed."""
+        """Submit the same plan and context again; nothing of the first build is changed.
+
+        Raises:
+            InvalidRequest: it had secrets, which are not kept.
+        """
         stored = await self.store.read(lambda ledger: visible(ledger, principal, build_id))
+        if names := stored.submit.plan.secrets:
+            flags = " ".join(f"--secret id={name}" for name in names)
+            raise InvalidRequest(
+                f"{stored.id} had secrets, and they are not kept",
+                hint=f"build the folder again: pierhead build {flags} .",
+            )
         again = msgspec.structs.replace(stored.submit, key=request.key)
         return await self.submissions.submit(principal, again)
 

@@ -22,6 +22,7 @@ def wanted_by(request: Submit, build_id: str) -> Wanted:
         platform=plan.platform,
         network=plan.network,
         secrets=bool(plan.secrets),
+        on=request.on,
     )
 
 
@@ -31,7 +32,6 @@ def wanted_of(stored: StoredBuild) -> Wanted:
         wanted_by(stored.submit, stored.id),
         sequence=stored.sequence,
         trusted=stored.trusted,
-        on=stored.submit.on,
         here_allowed=stored.here_reason is not None,
     )
 

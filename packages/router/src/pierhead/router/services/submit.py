@@ -22,7 +22,13 @@ from pierhead.router.domain.errors import (
 )
 from pierhead.router.domain.matching import Wanted, explain
 from pierhead.router.domain.secretlike import require_no_secret
-from pierhead.router.domain.token import Owner, Principal, ProjectHolder, require_project
+from pierhead.router.domain.token import (
+    Owner,
+    Principal,
+    ProjectHolder,
+    name_of,
+    require_project,
+)
 from pierhead.router.ports import (
     Clock,
     Entropy,
@@ -69,11 +75,11 @@ class Submissions:
         if not request.secret_args:
             require_no_secret(request.plan.build_args)
         request, secrets = _without_secrets(request)
-        build_id, now = self.entropy.id("b_"), self.clock.now()
+        build_id, now, by = self.entropy.id("b_"), self.clock.now(), name_of(principal)
         # Whoever will take it is woken while it is being stored, so that both share one commit.
         self.bells.offer(wanted_by(request, build_id))
         stored, changed = await self.store.write(
-            lambda ledger: self._submit(ledger, build_id, request, secrets, now)
+            lambda ledger: self._submit(ledger, build_id, request, secrets, by, now)
         )
         announce(self.bells, *changed)
         return view_of(stored)
@@ -84,6 +90,7 @@ class Submissions:
         build_id: str,
         request: Submit,
         secrets: Mapping[str, bytes],
+        by: str,
         now: datetime,
     ) -> tuple[StoredBuild, Sequence[StoredBuild]]:
         """Return the build, and all builds that changed with it."""
@@ -110,6 +117,7 @@ class Submissions:
                 created_at=now,
                 queued_since=now,
                 secrets_mac=self.vault.mac(build_id, secrets) if secrets else None,
+                submitted_by=by,
             )
         )
         ledger.add_secrets(build_id, self.vault.lock(build_id, secrets))
@@ -165,9 +173,15 @@ class Submissions:
         return view_of(stored, position=position, log_bytes=size)
 
     async def page(
-        self, principal: Principal, project: str | None, limit: int, after: str | None
+        self,
+        principal: Principal,
+        project: str | None,
+        limit: int,
+        after: str | None,
+        *,
+        mine: bool = False,
     ) -> BuildPage:
-        """Return builds, newest first."""
+        """Return builds, newest first, with the places of those that wait."""
         if isinstance(principal, ProjectHolder):
             project = project or principal.project
         if project is not None or not isinstance(principal, Owner):
@@ -175,9 +189,16 @@ class Submissions:
         if not 1 <= limit <= PAGE_MAX or (after is not None and not _AFTER.match(after)):
             raise InvalidRequest(f"limit is from 1 to {PAGE_MAX}, after is what `next` said")
         before = int(after) if after else None
-        found = await self.store.read(lambda ledger: ledger.builds_page(project, limit, before))
+        by = name_of(principal) if mine else None
+
+        def operation(ledger: Ledger) -> tuple[Sequence[StoredBuild], dict[str, int]]:
+            places = {stored.id: place for place, stored in enumerate(ledger.queued(), 1)}
+            return ledger.builds_page(project, limit, before, by), places
+
+        found, places = await self.store.read(operation)
         following = str(found[-1].sequence) if len(found) == limit else None
-        return BuildPage(builds=tuple(view_of(stored) for stored in found), next=following)
+        views = tuple(view_of(stored, position=places.get(stored.id)) for stored in found)
+        return BuildPage(builds=views, next=following)
 
     async def why(self, principal: Principal, build_id: str) -> Why:
         """Say which runners do not take a build and what happens next."""

@@ -35,6 +35,7 @@ def view_of(stored: StoredBuild, *, position: int | None = None, log_bytes: int 
         cancelled_by=build.cancel.by if build.cancel else None,
         cancel_reason=build.cancel.reason if build.cancel else None,
         supersedes=stored.submit.supersedes,
+        submitted_by=stored.submitted_by,
         started_at=rfc3339(stored.started_at),
         finished_at=rfc3339(build.finished_at),
         reference=stored.reference,

@@ -132,14 +132,16 @@ class SqlLedger(SqlImages):
         return self._builds(query.where(t.builds.c.id.startswith(prefix, autoescape=True)).limit(2))
 
     def builds_page(
-        self, project: str | None, limit: int, before: int | None
+        self, project: str | None, limit: int, before: int | None, by: str | None = None
     ) -> Sequence[StoredBuild]:
-        """Return builds, newest first."""
+        """Return builds, newest first; `by`: only what they submitted."""
         query = sa.select(t.builds).order_by(t.builds.c.sequence.desc()).limit(limit)
         if project is not None:
             query = query.where(t.builds.c.project == project)
         if before is not None:
             query = query.where(t.builds.c.sequence < before)
+        if by is not None:
+            query = query.where(t.builds.c.submitted_by == by)
         return self._builds(query)
 
     def add_build(self, stored: StoredBuild) -> StoredBuild:
@@ -383,6 +385,7 @@ def _build(row: sa.RowMapping) -> StoredBuild:
         log_prefix=row["log_prefix"],
         log_complete=row["log_complete"],
         secrets_mac=row["secrets_mac"],
+        submitted_by=row["submitted_by"],
     )
 
 
@@ -433,6 +436,7 @@ def _build_row(stored: StoredBuild) -> dict[str, Any]:
         "log_prefix": stored.log_prefix,
         "log_complete": stored.log_complete,
         "secrets_mac": stored.secrets_mac,
+        "submitted_by": stored.submitted_by,
         "state": build.state.value,
         "fence": build.fence,
         "attempts": build.attempts,

@@ -29,6 +29,7 @@ builds = sa.Table(
     sa.Column("log_prefix", sa.Integer, nullable=False),
     sa.Column("log_complete", sa.Boolean),
     sa.Column("secrets_mac", sa.String),
+    sa.Column("submitted_by", sa.String, nullable=False),
     # The machine's own state; the lease lives in the build, so the two cannot disagree.
     sa.Column("state", sa.String, nullable=False),
     sa.Column("fence", sa.Integer, nullable=False),
