@@ -56,7 +56,8 @@ BREAKAGES = [
     ("Cryptography", "pierhead.protocol.client.client", "cryptography"),
     ("Cryptography", "pierhead.router.cli.build", "cryptography"),
     ("Only commands", "pierhead.router.services.submit", "rich"),
-    ("The helper process", "pierhead.runner.keeper.keeper", "pierhead.protocol.plan"),
+    ("The helper processes", "pierhead.runner.keeper.keeper", "pierhead.protocol.plan"),
+    ("The helper processes", "pierhead.runner.export.export", "zstandard"),
 ]
 # A module that no layer has a place for, where layers have to name all there is.
 STRAYS = [

@@ -7,7 +7,6 @@ from pierhead.runner.domain.invocation import (
     ARGUMENT_BYTES_MAX,
     Store,
     build_command,
-    export_command,
     refusal,
 )
 
@@ -16,7 +15,7 @@ PLACE = [
     "buildah", "--root", "/s/slot-0/storage", "--runroot", "/s/slot-0/run",
     "--storage-driver", "overlay",
 ]  # fmt: skip
-ALWAYS = ["--layers", "--format", "oci", "--ignorefile", "/s/slot-0/empty-ignore-file"]
+ALWAYS = ["--layers", "--format", "docker", "--ignorefile", "/s/slot-0/empty-ignore-file"]
 END = ["-t", "localhost/pierhead/last:latest", "-f", "/c/Dockerfile", "/c"]
 ISOLATED = [
     "--isolation", "oci", "--runtime", "/usr/sbin/runc",
@@ -68,12 +67,6 @@ def test_everything_a_plan_says_is_an_argument_in_a_fixed_order() -> None:
         "--build-arg", "A=with space; $(and) 'more'", "--build-arg", "B=2", "--label", "l=1",
         "-t", "localhost/pierhead/last:latest", "-f", "/c/docker/Dockerfile.web", "/c",
     ]  # fmt: skip
-
-
-def test_the_image_is_exported_as_a_layout() -> None:
-    expected = [*PLACE, "push", "-q", "localhost/pierhead/last:latest", "oci:/w/layout:latest"]
-
-    assert export_command(STORE, "/w/layout") == expected
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,19 @@ class Failure(Struct, frozen=True, kw_only=True):
     hint: ShortText | None = None
 
 
+class Healthcheck(Struct, frozen=True, kw_only=True):
+    """How to see whether a container is well (docker-image-spec, "HealthcheckConfig").
+
+    Durations are nanoseconds, as the image has them; 0: the engine's default.
+    """
+
+    test: Annotated[tuple[Value, ...], Meta(max_length=1024)] = ()
+    interval_ns: Count = 0
+    timeout_ns: Count = 0
+    start_period_ns: Count = 0
+    retries: Count = 0
+
+
 class ImageConfig(Struct, frozen=True, kw_only=True):
     """The part of the image's configuration that decides how it runs (image-spec, config.md).
 
@@ -56,6 +69,8 @@ class ImageConfig(Struct, frozen=True, kw_only=True):
     volumes: Annotated[tuple[ShortText, ...], Meta(max_length=256)] = ()
     labels: Annotated[dict[Value, Value], Meta(max_length=1024)] = {}
     stop_signal: ShortText | None = None
+    healthcheck: Healthcheck | None = None
+    shell: Annotated[tuple[Value, ...], Meta(max_length=64)] | None = None
 
 
 class PlatformImage(Struct, frozen=True, kw_only=True):
@@ -98,6 +113,22 @@ class ScanMissing(Struct, frozen=True, kw_only=True, tag="missing"):
     why: ShortText
 
 
+class ScanPending(Struct, frozen=True, kw_only=True, tag="pending"):
+    """The scan is under way; it may follow within 15 minutes of the result."""
+
+
+class ScanReport(Struct, frozen=True, kw_only=True, tag="report"):
+    """What a scan has found: how many weaknesses of each severity."""
+
+    scanner: ShortText  # "trivy 0.59.1"
+    scanned_at: ShortText  # RFC 3339
+    findings: Annotated[dict[ShortText, Count], Meta(max_length=16)] = {}  # by severity
+    report_digest: DigestText | None = None  # of the whole report, as an artifact
+
+
+Scan: TypeAlias = ScanMissing | ScanPending | ScanReport
+
+
 class Artifact(Struct, frozen=True, kw_only=True):
     """A side artifact. None is made yet; the field stands in the envelope from the first one on."""
 
@@ -136,7 +167,7 @@ class Envelope(Struct, frozen=True, kw_only=True):
     platforms: Annotated[tuple[PlatformImage, ...], Meta(max_length=16)] = ()
     config: ImageConfig | None = None
     artifacts: Annotated[tuple[Artifact, ...], Meta(max_length=64)] = ()
-    scan: ScanMissing = ScanMissing(why="scanning is not part of this release")
+    scan: Scan = ScanMissing(why="scanning is not part of this release")
     timings: Timings = Timings()
     peak_memory_bytes: Count | None = None  # none: the machine does not count it
     cache: CacheUse = CacheUse()

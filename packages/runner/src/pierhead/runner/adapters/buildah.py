@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from pierhead.runner.adapters.process import kill_group, run, start_in
 from pierhead.runner.adapters.shelter import close_shelter, open_shelter
 from pierhead.runner.domain.failure import Disk, Ending, explain
 from pierhead.runner.domain.image import read_image
-from pierhead.runner.domain.invocation import Store, build_command, export_command, refusal
+from pierhead.runner.domain.invocation import LAST_BUILT, Store, build_command, refusal
 from pierhead.runner.domain.progress import Progress
 from pierhead.runner.ports import Broken, BuildOrder, Built, Group, KeepGroup, LogSink
 
@@ -48,6 +49,9 @@ _SURVIVED: Final = "the memory limit ended a process, and its step went on witho
 _PROBE: Final = "probe.0"
 _PROBES: Final = 3
 NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
+_EXPORTER: Final = Path(__file__).parent.parent / "export" / "export.py"
+# Compressed layers that are kept in each slot, so that a base image is compressed once.
+BLOB_CACHE_BYTES: Final = 2 * 1024**3
 
 
 class BuildahBackend:
@@ -107,8 +111,7 @@ class BuildahBackend:
             job = _Job(order, cgroup, watch, progress, log, keep)
             ending = await job.run([*place, *command], order.secrets)
             if ending.code == 0:
-                place = self._enter(order, cgroup, secrets=False) if cgroup else place
-                ending = await job.run([*place, *export_command(store, str(layout))])
+                ending = await job.run(self._export_command(order, store, layout))
         peak = cgroup.peak_memory() if cgroup else None
         if ending.code != 0:
             known = replace(ending, peak_bytes=peak, dockerfile=_dockerfile(order))
@@ -118,6 +121,15 @@ class BuildahBackend:
         if isinstance(read, Built) and ending.out_of_memory:
             return replace(read, warnings=(_SURVIVED,))
         return read
+
+    def _export_command(self, order: BuildOrder, store: Store, layout: Path) -> list[str]:
+        """Return the call that writes the image as an OCI layout: only then it has a digest."""
+        # A store of an ordinary user belongs to many users; only they can read all of it.
+        place = [] if os.geteuid() == 0 else ["buildah", "unshare"]
+        python = [sys.executable, "-I", "-S", str(_EXPORTER)]
+        blobs = self._slot(order.slot) / "blobs"
+        what = [store.root, LAST_BUILT, str(layout), str(blobs), str(BLOB_CACHE_BYTES)]
+        return [*place, *python, *what]
 
     async def stop(self, order: BuildOrder) -> StopProof:
         """Kill, clear away, look again."""

@@ -8,7 +8,7 @@ import msgspec
 
 from pierhead.protocol.digest import digest_of
 from pierhead.protocol.platform import normalise_platform
-from pierhead.protocol.result import ImageConfig, PlatformImage
+from pierhead.protocol.result import Healthcheck, ImageConfig, PlatformImage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def _platform(manifest: bytes, outer: dict[str, Any], inner: dict[str, Any]) -> 
 
 
 def image_config(found: dict[str, Any]) -> ImageConfig:
-    """Return the run configuration (image-spec, config.md, "config")."""
+    """Return the run configuration (image-spec, config.md), with what Docker adds to it."""
     entrypoint, cmd = found.get("Entrypoint"), found.get("Cmd")
     return ImageConfig(
         user=found.get("User") or "",
@@ -62,4 +62,18 @@ def image_config(found: dict[str, Any]) -> ImageConfig:
         volumes=tuple(sorted(found.get("Volumes") or ())),
         labels=dict(sorted((found.get("Labels") or {}).items())),
         stop_signal=found.get("StopSignal"),
+        healthcheck=_healthcheck(found.get("Healthcheck")),
+        shell=tuple(found["Shell"]) if found.get("Shell") else None,
+    )
+
+
+def _healthcheck(found: dict[str, Any] | None) -> Healthcheck | None:
+    if not found:
+        return None
+    return Healthcheck(
+        test=tuple(found.get("Test") or ()),
+        interval_ns=found.get("Interval") or 0,
+        timeout_ns=found.get("Timeout") or 0,
+        start_period_ns=found.get("StartPeriod") or 0,
+        retries=found.get("Retries") or 0,
     )

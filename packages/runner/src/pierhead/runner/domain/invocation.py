@@ -56,8 +56,11 @@ def refusal(plan: Plan) -> Failure | None:
 
 
 def build_command(store: Store, plan: Plan, context: str, *, cgroup: str | None) -> list[str]:
-    """Return the call that builds; `cgroup`: full isolation below it, none: chroot."""
-    options = ["--layers", "--format", "oci", "--ignorefile", store.ignore]
+    """Return the call that builds; `cgroup`: full isolation below it, none: chroot.
+
+    The stored image has Docker's format: buildah's OCI one has no place for HEALTHCHECK and SHELL.
+    """
+    options = ["--layers", "--format", "docker", "--ignorefile", store.ignore]
     # "host" is the build's own network namespace, in which buildah itself runs. For "none" runc
     # makes another one with nothing but a loopback; base images can still be had.
     network = "none" if plan.network == "none" and cgroup else "host"
@@ -83,8 +86,3 @@ def build_command(store: Store, plan: Plan, context: str, *, cgroup: str | None)
         options += ["--secret", f"id={secret_id},src={SECRETS_FOLDER}/{secret_id}"]
     file = f"{context}/{plan.dockerfile}"
     return store.buildah("bud", *options, "-t", LAST_BUILT, "-f", file, context)
-
-
-def export_command(store: Store, layout: str) -> list[str]:
-    """Return the call that writes the image as an OCI layout: only then it has a digest."""
-    return store.buildah("push", "-q", LAST_BUILT, f"oci:{layout}:latest")

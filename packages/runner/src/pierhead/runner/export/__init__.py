@@ -1,0 +1,1 @@
+"""Writes built images out of a backend's store, in a process of its own."""
