@@ -39,6 +39,7 @@ missing() {
     has nsenter || echo util-linux
     has newuidmap || echo uidmap
     has dockerd || echo docker.io
+    has debootstrap || echo debootstrap
     # Only the static one runs in an image that holds nothing else.
     if ! has busybox || ldd "$(command -v busybox)" >/dev/null 2>&1; then echo busybox-static; fi
 }

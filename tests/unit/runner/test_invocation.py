@@ -24,14 +24,25 @@ ISOLATED = [
 
 
 def test_an_isolated_build_runs_its_steps_in_runc_below_its_own_cgroup() -> None:
-    expected = [*PLACE, "bud", *ALWAYS, *ISOLATED, "--network", "host", "--timestamp", "0", *END]
+    expected = [
+        *PLACE,
+        "bud",
+        *ALWAYS,
+        *ISOLATED,
+        "--network",
+        "host",
+        "--timestamp",
+        "315532800",
+        *END,
+    ]
 
     assert build_command(STORE, Plan(), "/c", cgroup="/step") == expected
 
 
 def test_without_isolation_there_is_no_other_network_than_the_machines() -> None:
     expected = [
-        *PLACE, "bud", *ALWAYS, "--isolation", "chroot", "--network", "host", "--timestamp", "0",
+        *PLACE, "bud", *ALWAYS, "--isolation", "chroot", "--network", "host",
+        "--timestamp", "315532800",
         *END,
     ]  # fmt: skip
 
@@ -67,6 +78,13 @@ def test_everything_a_plan_says_is_an_argument_in_a_fixed_order() -> None:
         "--build-arg", "A=with space; $(and) 'more'", "--build-arg", "B=2", "--label", "l=1",
         "-t", "localhost/pierhead/last:latest", "-f", "/c/docker/Dockerfile.web", "/c",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "taken"), [(None, "315532800"), (0, "0"), (7, "7")])
+def test_times_in_the_image_are_fixed(said: int | None, taken: str) -> None:
+    command = build_command(STORE, Plan(source_date_epoch=said), "/c", cgroup=None)
+
+    assert command[command.index("--timestamp") + 1] == taken
 
 
 @pytest.mark.parametrize(

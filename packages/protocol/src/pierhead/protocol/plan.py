@@ -62,7 +62,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     add_hosts: Annotated[tuple[HostEntry, ...], Meta(max_length=64)] = ()
     shm_bytes: Annotated[int, Meta(ge=64 * 1024, le=SHM_BYTES_MAX)] | None = None  # none: 64 MiB
     ulimits: Annotated[tuple[Ulimit, ...], Meta(max_length=32)] = ()
-    source_date_epoch: Annotated[int, Meta(ge=0, le=2**33)] | None = None  # seconds; none: 0
+    source_date_epoch: Annotated[int, Meta(ge=0, le=2**33)] | None = None  # seconds; none: 1980
     timeout_seconds: Annotated[int, Meta(ge=1, le=TIMEOUT_SECONDS_MAX)] = 1800
     secrets: Annotated[tuple[SecretId, ...], Meta(max_length=SECRETS_MAX)] = ()  # names, no values
 

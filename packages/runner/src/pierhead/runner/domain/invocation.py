@@ -8,6 +8,9 @@ from pierhead.protocol.result import Failure
 
 # One name for whatever was built last: the image before it stays in the cache without a name.
 LAST_BUILT: Final = "localhost/pierhead/last:latest"
+# 1980-01-01 in UTC. ZIP cannot say earlier times, so with them no step could make a wheel of what
+# an earlier one copied.
+SOURCE_DATE_EPOCH: Final = 315_532_800
 # execve(2) takes a quarter of the stack's limit, 2 MiB as Linux comes; a quarter of that is ours.
 ARGUMENT_BYTES_MAX: Final = 512 * 1024
 # Where the root that a build sees has its secrets, in memory: one file for each.
@@ -70,7 +73,8 @@ def build_command(store: Store, plan: Plan, context: str, *, cgroup: str | None)
         options += ["--isolation", "oci", "--runtime", "/usr/sbin/runc"]
         options += ["--runtime-flag", f"root={store.runtime}", "--cgroup-parent", cgroup]
     options += ["--network", network]
-    options += ["--timestamp", str(plan.source_date_epoch or 0)]
+    epoch = SOURCE_DATE_EPOCH if plan.source_date_epoch is None else plan.source_date_epoch
+    options += ["--timestamp", str(epoch)]
     options += ["--no-cache"] if plan.no_cache else []
     options += ["--pull=always"] if plan.pull else []
     options += [word for entry in plan.add_hosts for word in ("--add-host", entry)]
