@@ -210,14 +210,14 @@ class BuildahBackend:
             await networks.open_network(networks.network_of(order.name))
         return cgroup
 
-    def _enter(self, order: BuildOrder, cgroup: Cgroup, *, secrets: bool = True) -> list[str]:
+    def _enter(self, order: BuildOrder, cgroup: Cgroup) -> list[str]:
         slot = self._slot(order.slot)
         room = Room(
             folder=slot / "room",
             temporary=slot / "tmp",
             writable=[slot, order.work],
             readable=[order.context],
-            secrets=secrets and bool(order.secrets),
+            secrets=bool(order.secrets),
         )
         for folder in (room.folder, room.temporary):
             folder.mkdir(parents=True, exist_ok=True)
