@@ -59,6 +59,27 @@ def build(build_id: str, **changes: object) -> StoredBuild:
 
 
 @KINDS
+async def test_secrets_are_a_builds_own_and_can_be_forgotten(kind: str, tmp_path: Path) -> None:
+    async with open_store(kind, tmp_path) as store:
+        for build_id in ("b_1", "b_2"):
+            stored = build(build_id, secrets_mac=f"mac of {build_id}")
+            await store.write(lambda ledger, stored=stored: ledger.add_build(stored))  # type: ignore[misc]
+        locked = {"npm": b"\0locked", "key": b""}
+        await store.write(lambda ledger: ledger.add_secrets("b_1", locked))
+        await store.write(lambda ledger: ledger.add_secrets("b_2", {"npm": b"other"}))
+        await store.write(lambda ledger: ledger.add_secrets("b_3", {}))
+
+        assert await store.read(lambda ledger: ledger.secrets("b_1")) == locked
+        await store.write(lambda ledger: ledger.forget_secrets("b_1"))
+        assert await store.read(lambda ledger: ledger.secrets("b_1")) == {}
+        assert await store.read(lambda ledger: ledger.secrets("b_2")) == {"npm": b"other"}
+        assert await store.read(lambda ledger: ledger.secrets("b_3")) == {}
+        found = await store.read(lambda ledger: ledger.build("b_1"))
+    assert found is not None
+    assert found.secrets_mac == "mac of b_1"
+
+
+@KINDS
 async def test_a_build_comes_back_as_it_was_stored_in_every_state(
     kind: str, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from pierhead.router.ports import Manifest
 from pierhead.router.services.attempts import Attempts
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.identity import Identity
+from pierhead.router.services.intake import Intakes
 from pierhead.router.services.lifecycle import Lifecycle, attempt_name
 from pierhead.router.services.runners import Runners, WayIn
 from pierhead.router.services.submit import Submissions
@@ -84,6 +85,7 @@ class Router:
         )
         self.attempts = Attempts(
             store=store,
+            intakes=Intakes(logs),
             vault=vault,
             lifecycle=lifecycle,
             bells=bells,

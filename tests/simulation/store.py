@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import TypeVar
 
-from pierhead.protocol.digest import digest_of
 from pierhead.router.domain.build import State
 from pierhead.router.domain.enrollment import Code
 from pierhead.router.domain.token import Principal, Runner
@@ -305,5 +304,6 @@ class MemoryLogs:
     async def read(self, build_id: str, fence: int, offset: int, limit: int) -> bytes:
         return self.kept.get((build_id, fence), b"")[offset : offset + limit]
 
-    async def digest(self, build_id: str, fence: int, skip: int) -> str:
-        return digest_of(self.kept.get((build_id, fence), b"")[skip:])
+    async def hide(self, build_id: str, fence: int, offset: int, length: int) -> None:
+        stored = self.kept[build_id, fence]
+        self.kept[build_id, fence] = stored[:offset] + b"*" * length + stored[offset + length :]

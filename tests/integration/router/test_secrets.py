@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from pierhead.protocol.build import CancelRequest
+from pierhead.protocol.digest import digest_of
 from pierhead.protocol.errors import IntegrityError, Invalid, LeaseLost, PierheadError, Refused
 from pierhead.protocol.lease import Grant, Release
 from pierhead.protocol.plan import SECRETS_BYTES_MAX, Plan, Submit
@@ -235,6 +237,50 @@ async def test_a_build_argument_that_looks_like_a_secret_is_refused_on_the_wire_
     assert refused.value.problem.slug == "secret-argument"
     assert "canary" not in str(refused.value.problem)
     assert allowed.state == "queued"
+
+
+@pytest.mark.parametrize("cut", [0, 9, 14])
+async def test_what_a_runner_did_not_hide_is_hidden_here_and_the_log_is_still_whole(
+    house: House, cut: int
+) -> None:
+    runner = await house.runner()
+    build, grant = await house.leased(runner, secrets=VALUES)
+    attempt = house.client(grant.token)
+    log = b"it says canary-npm-value\n" + base64.b64encode(VALUES["npm"]) + b"\nend\n"
+    failure = Failure(cause="command", message="no canary-npm-value", extract=(log.decode(),))
+    for at, part in ((0, log[:cut]), (cut, log[cut:])):
+        await attempt.append_log(build.id, 1, at, zstandard.compress(part))
+
+    failed = Envelope(
+        outcome="failed", failure=failure, log_bytes=len(log), log_digest=digest_of(log)
+    )
+    await attempt.report(build.id, 1, failed)
+
+    view = await house.owner.build(build.id)
+    shown = await house.owner.log(build.id)
+    assert view.log_complete is True
+    assert len(shown) == len(log)
+    assert shown.startswith(b"it says ****************\n****")
+    assert shown.endswith(b"\nend\n")
+    for value in (b"canary-npm-value", base64.b64encode(VALUES["npm"])[:-3]):
+        assert value not in written(house.data)
+    assert view.result is not None
+    assert "canary" not in str(view.result)
+
+
+async def test_the_offsets_of_a_log_stay_what_they_were_when_something_is_hidden(
+    house: House,
+) -> None:
+    runner = await house.runner()
+    build, grant = await house.leased(runner, secrets=VALUES)
+    attempt = house.client(grant.token)
+    part = zstandard.compress(b"canary-npm-value and more")
+
+    first = await attempt.append_log(build.id, 1, 0, part)
+    again = await attempt.append_log(build.id, 1, 0, part)  # the answer was lost
+
+    assert first.next_offset == again.next_offset == 25
+    assert await house.owner.log(build.id, offset=16) == b" and more"
 
 
 def test_a_request_does_not_show_its_secrets() -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pierhead.protocol.errors import (
@@ -14,10 +15,11 @@ from pierhead.protocol.errors import (
     Invalid,
     LeaseLost,
     ProtocolMismatch,
+    Refused,
     TokenRefused,
 )
-from pierhead.protocol.lease import Acquired, Held
-from pierhead.protocol.plan import ContextRef
+from pierhead.protocol.lease import Acquired, Grant, Held
+from pierhead.protocol.plan import ContextRef, Plan
 from pierhead.protocol.problem import problem
 from pierhead.protocol.result import CacheUse, Failure
 from pierhead.runner import engine as engines
@@ -447,3 +449,66 @@ async def test_a_refused_credential_ends_the_runner_and_its_builds(
 
     assert "release draining" in hold.story
     assert stage.backend.stopped == ["b_one.1"]
+
+
+def with_secret() -> Grant:
+    return msgspec.structs.replace(grant(), plan=Plan(secrets=("npm",)))
+
+
+async def test_a_build_with_secrets_gets_them_and_one_without_does_not_ask(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    asking, other = with_secret(), grant("b_other")
+    stage.control.hold(asking).values = {"npm": b"value"}
+    stage.control.say(Acquired(grants=(asking, other)))
+    await until(lambda: len(stage.backend.begun) == 2)
+    await stage.end()
+
+    assert sorted(stage.backend.secrets, key=len) == [{}, {"npm": b"value"}]
+    assert "secrets" not in stage.control.hold(other).story
+
+
+async def test_secrets_that_cannot_be_read_any_more_are_a_failure_and_not_tried_again(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    hold = stage.control.hold(with_secret())
+    hold.failing["secrets"] = deque([Refused(problem("not-found", "they cannot be read"))])
+    stage.control.say(Acquired(grants=(with_secret(),)))
+    await until(lambda: hold.envelopes)
+    await stage.end()
+
+    failure = hold.envelopes[0].failure
+    assert failure is not None
+    assert (failure.cause, failure.message) == ("secret", "they cannot be read")
+    assert stage.backend.begun == []
+
+
+async def test_secrets_that_were_sealed_for_somebody_else_are_an_integrity_failure(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    hold = stage.control.hold(with_secret())
+    hold.failing["secrets"] = deque([IntegrityError(problem("digest-mismatch", "not for us"))])
+    stage.control.say(Acquired(grants=(with_secret(),)))
+    await until(lambda: hold.envelopes)
+    await stage.end()
+
+    failure = hold.envelopes[0].failure
+    assert failure is not None
+    assert failure.cause == "integrity"
+
+
+async def test_a_lease_that_is_lost_before_the_secrets_come_ends_the_build_silently(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    hold = stage.control.hold(with_secret())
+    hold.failing["secrets"] = deque([LeaseLost(problem("lease-lost", "a newer attempt"))])
+    stage.control.say(Acquired(grants=(with_secret(),)))
+    await until(lambda: "close" in hold.story)
+    await stage.end()
+
+    assert hold.envelopes == []
+    assert stage.backend.begun == []

@@ -55,6 +55,7 @@ from pierhead.router.services.events import Events
 from pierhead.router.services.here import supervise
 from pierhead.router.services.identity import Identity
 from pierhead.router.services.images import CONFIG_BYTES_MAX
+from pierhead.router.services.intake import Intakes
 from pierhead.router.services.lifecycle import Lifecycle
 from pierhead.router.services.projects import Projects
 from pierhead.router.services.registry import Registry
@@ -164,6 +165,7 @@ def _compose(
         host=host,
         read_blob=lambda digest: blobs.read(digest, CONFIG_BYTES_MAX),
         vault=vault,
+        intakes=Intakes(logs),
     )
     runners = Runners(
         store=store,

@@ -342,8 +342,8 @@ class Logs(Protocol):
         """Return stored bytes; fewer than `limit` at the end."""
         ...
 
-    async def digest(self, build_id: str, fence: int, skip: int) -> str:
-        """Return the digest of all but the first `skip` bytes."""
+    async def hide(self, build_id: str, fence: int, offset: int, length: int) -> None:
+        """Write stars over stored bytes."""
         ...
 
 

@@ -4,7 +4,6 @@ import asyncio
 import os
 from pathlib import Path
 
-from pierhead.protocol.digest import RunningDigest
 from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.problem import problem
 
@@ -34,9 +33,9 @@ class FileLogs:
         """Return stored bytes; fewer than `limit` at the end."""
         return await asyncio.to_thread(_read, self._file(build_id, fence), offset, limit)
 
-    async def digest(self, build_id: str, fence: int, skip: int) -> str:
-        """Return the digest of all but the first `skip` bytes."""
-        return await asyncio.to_thread(_digest, self._file(build_id, fence), skip)
+    async def hide(self, build_id: str, fence: int, offset: int, length: int) -> None:
+        """Write stars over stored bytes."""
+        await asyncio.to_thread(_append, self._file(build_id, fence), offset, b"*" * length)
 
     def _file(self, build_id: str, fence: int) -> Path:
         return self._root / build_id / f"{fence}.log"
@@ -58,12 +57,13 @@ def _append(file: Path, offset: int, data: bytes) -> None:
 
 def _write_whole(descriptor: int, offset: int, data: bytes) -> None:
     """Write all of it or, on a full disk, nothing."""
+    before = os.fstat(descriptor).st_size
     try:
         done = 0
         while done < len(data):
             done += os.pwrite(descriptor, data[done:], offset + done)
     except OSError:
-        os.ftruncate(descriptor, offset)
+        os.ftruncate(descriptor, before)
         raise
 
 
@@ -74,12 +74,3 @@ def _read(file: Path, offset: int, limit: int) -> bytes:
             return stream.read(limit)
     except FileNotFoundError:
         return b""
-
-
-def _digest(file: Path, skip: int) -> str:
-    running = RunningDigest()
-    offset = skip
-    while piece := _read(file, offset, 1024 * 1024):
-        running.update(piece)
-        offset += len(piece)
-    return running.digest()

@@ -29,6 +29,7 @@ from pierhead.router.domain.token import Attempt
 from pierhead.router.ports import Clock, Ledger, Logs, Store, StoredBuild, Vault
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.images import check_image
+from pierhead.router.services.intake import Intake, Intakes, patterns_of, without_secrets
 from pierhead.router.services.lifecycle import Lifecycle, announce, attempt_name
 
 FORGED: Final = "the image that was reported is not the one that was pushed or asked for"
@@ -46,6 +47,7 @@ class Attempts:
     host: str  # of references: what clients pull from
     read_blob: Callable[[str], bytes]
     vault: Vault
+    intakes: Intakes
     # Two parts of one log may arrive at once; their sizes must not be looked at in between.
     writing: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
@@ -122,13 +124,35 @@ class Attempts:
             detail = f"a log is at most {LOG_BYTES_MAX} bytes"
             raise Invalid(problem("too-large", detail, hint="keep its head and its tail"))
         if known < len(data):
-            await self.logs.append(stored.id, fence, size, data[known:])
+            await self._keep(
+                await self._intake(stored, fence), stored.id, fence, size, data[known:]
+            )
             self.bells.changed(stored.id)
         return max(size - prefix, offset + len(data))
+
+    async def _keep(
+        self, intake: Intake, build_id: str, fence: int, size: int, part: bytes
+    ) -> None:
+        if intake.patterns:
+            hidden, shown = await asyncio.to_thread(intake.look, part)
+            if hidden:
+                await self.logs.hide(build_id, fence, size - hidden, hidden)
+        else:
+            shown = part
+        await self.logs.append(build_id, fence, size, shown)
+        intake.accept(part)
+
+    async def _intake(self, stored: StoredBuild, fence: int) -> Intake:
+        known = self.intakes.get(stored.id, fence)
+        if known is not None:
+            return known
+        patterns = await self.store.read(lambda ledger: patterns_of(ledger, self.vault, stored))
+        return await self.intakes.begin(stored, fence, patterns)
 
     async def release(self, attempt: Attempt, request: Release) -> StoredBuild:
         """Give the build back to the queue."""
         stored = await self._apply(attempt, machine.Release(attempt.fence, request.reason))
+        self.intakes.end(stored.id, attempt.fence)
         announce(self.bells, stored)
         return stored
 
@@ -140,13 +164,16 @@ class Attempts:
         """
         now = self.clock.now()
         stored = await self.store.read(lambda ledger: self._known(ledger, attempt))
-        found = await self.logs.digest(stored.id, attempt.fence, stored.log_prefix)
+        lock = self.writing.setdefault(stored.id, asyncio.Lock())
+        async with lock:
+            intake = await self._intake(stored, attempt.fence)
         size = self.logs.size(stored.id, attempt.fence) - stored.log_prefix
         said = envelope.log_digest or digest_of(b"")
-        whole = same_digest(found, said) and size == envelope.log_bytes
+        whole = same_digest(intake.received.digest(), said) and size == envelope.log_bytes
         after, forged = await self.store.write(
             lambda ledger: self._report(ledger, attempt, envelope, whole, now)
         )
+        self.intakes.end(stored.id, attempt.fence)
         announce(self.bells, after)
         if forged is not None:
             raise forged
@@ -185,7 +212,7 @@ class Attempts:
         digest = envelope.manifest_digest if published else None
         settled = replace(
             stored,
-            envelope=envelope,
+            envelope=without_secrets(envelope, patterns_of(ledger, self.vault, stored)),
             log_complete=whole,
             reference=reference(self.host, stored.submit.project, digest) if digest else None,
         )
