@@ -13,7 +13,8 @@ from pierhead.protocol.version import RELEASE
 from pierhead.router.http import routes
 from pierhead.router.http.attempts import AttemptHandlers
 from pierhead.router.http.builds import BuildHandlers
-from pierhead.router.http.runners import ProjectHandlers, RunnerHandlers
+from pierhead.router.http.projects import ProjectHandlers, TokenHandlers
+from pierhead.router.http.runners import RunnerHandlers
 from pierhead.server.endpoint import Endpoint
 from pierhead.server.openapi import openapi
 
@@ -28,6 +29,7 @@ def endpoints() -> list[Endpoint]:
         *routes.attempt_endpoints(cast("AttemptHandlers", AttemptHandlers)),
         *routes.runner_endpoints(cast("RunnerHandlers", RunnerHandlers)),
         *routes.project_endpoints(cast("ProjectHandlers", ProjectHandlers)),
+        *routes.token_endpoints(cast("TokenHandlers", TokenHandlers)),
     ]
 
 

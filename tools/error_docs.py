@@ -39,6 +39,8 @@ WHAT_TO_DO: Final = {
     "build-finished": "Stop working on the build; `state` says how it ended.",
     "key-reused": "Choose a new key: this one stands for another request.",
     "offset-mismatch": "Go on at `next_offset`.",
+    "in-use": "Wait for the builds, or cancel them, then ask again.",
+    "limit-reached": "Remove what nobody needs any more, then ask again.",
     "runner-name-taken": "Choose another name for the runner.",
     "session-superseded": "Stop: another process of the same runner works now.",
     "join-code-used": "Ask the owner for a new code: `pierhead add NAME --builds`.",

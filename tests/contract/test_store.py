@@ -6,19 +6,21 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pierhead.protocol.plan import ContextRef, Plan, Submit
 from pierhead.router.adapters.sql.ledger import SqlStore
 from pierhead.router.domain.build import Build, Cancel, LeasePolicy, Report, State, decide
 from pierhead.router.domain.build import Grant as GrantCommand
+from pierhead.router.domain.credential import Ability, Credential, Terms
 from pierhead.router.domain.enrollment import Code
-from pierhead.router.domain.token import Owner, ProjectHolder, Runner
 from pierhead.router.ports import (
     Ledger,
     Manifest,
     Store,
     StoredBuild,
+    StoredEnvironment,
     StoredProject,
     StoredRunner,
     StoredUpload,
@@ -145,7 +147,9 @@ async def test_builds_are_found_by_key_prefix_and_page(kind: str, tmp_path: Path
         foreign = await store.read(lambda ledger: ledger.builds_with_prefix("b_a", "api"))
         first = await store.read(lambda ledger: ledger.builds_page("web", 2, None))
         rest = await store.read(lambda ledger: ledger.builds_page("web", 2, first[-1].sequence))
-        mine = await store.read(lambda ledger: ledger.builds_page("web", 9, None, "b_ab's owner"))
+        mine = await store.read(
+            lambda ledger: ledger.builds_page("web", 9, None, by="b_ab's owner")
+        )
     assert by_key is not None
     assert (by_key.id, other) == ("b_ab", None)
     assert {stored.id for stored in both} == {"b_aa", "b_ab"}
@@ -182,24 +186,167 @@ async def test_events_are_numbered_for_each_build(kind: str, tmp_path: Path) -> 
 
 
 @KINDS
-async def test_tokens_and_credentials_say_who_holds_them(kind: str, tmp_path: Path) -> None:
+async def test_runners_and_codes_are_found_by_their_hashes(kind: str, tmp_path: Path) -> None:
     def fill(ledger: Ledger) -> None:
-        ledger.add_token("h1", Owner(), NOW)
-        ledger.add_token("h2", ProjectHolder("web"), NOW)
-        ledger.save_runner(StoredRunner(name="one", credential_hash="h3", created_at=NOW))
-        ledger.save_project(StoredProject(name="web", trusted=False, created_at=NOW))
+        ledger.save_runner(StoredRunner(name="one", credential_hash="h" * 64, created_at=NOW))
         ledger.save_code("h4", Code(runner="two", expires_at=NOW))
 
     async with open_store(kind, tmp_path) as store:
         await store.write(fill)
-        hashes = ("h1", "h2", "h3", "h5")
-        holders = await store.read(lambda ledger: [ledger.principal(one) for one in hashes])
-        project = await store.read(lambda ledger: ledger.project("web"))
+        runner = await store.read(lambda ledger: ledger.runner_by_credential("h" * 64))
+        nobody = await store.read(lambda ledger: ledger.runner_by_credential("x" * 64))
         code = await store.read(lambda ledger: ledger.code("h4"))
-    assert holders == [Owner(), ProjectHolder("web"), Runner("one"), None]
-    assert project is not None
-    assert not project.trusted
+    assert runner is not None
+    assert (runner.name, nobody) == ("one", None)
     assert code == Code(runner="two", expires_at=NOW)
+
+
+def credential(token_id: str, project: str | None = "web", **changes: object) -> Credential:
+    ability: Ability = "root" if project is None else "write"
+    terms = Terms(
+        name="ci", project=project, ability=ability, environment=None, lifetime=timedelta(days=1)
+    )
+    values = {
+        "id": token_id,
+        "key": f"key-{token_id}",
+        "terms": terms,
+        "hash": token_id.ljust(64, "0"),
+        "tail": "abcd",
+        "created_at": NOW,
+        "created_by": "owner",
+        **changes,
+    }
+    return Credential(**values)  # type: ignore[arg-type]
+
+
+@KINDS
+async def test_a_token_is_found_by_id_key_and_hash_as_it_was_stored(
+    kind: str, tmp_path: Path
+) -> None:
+    ci, owner = credential("t_1"), credential("t_2", None)
+
+    def fill(ledger: Ledger) -> None:
+        ledger.save_credential(ci)
+        ledger.save_credential(owner)
+
+    async with open_store(kind, tmp_path) as store:
+        await store.write(fill)
+        assert await store.read(lambda ledger: ledger.credential("t_1")) == ci
+        assert await store.read(lambda ledger: ledger.credential_by_hash(owner.hash)) == owner
+        assert await store.read(lambda ledger: ledger.credential_by_hash("x" * 64)) is None
+        assert await store.read(lambda ledger: ledger.credential_by_key("web", "key-t_1")) == ci
+        assert await store.read(lambda ledger: ledger.credential_by_key("api", "key-t_1")) is None
+        assert await store.read(lambda ledger: ledger.credential_by_key(None, "key-t_2")) == owner
+
+        used = NOW + timedelta(minutes=2)
+        await store.write(lambda ledger: ledger.note_uses({"t_1": used, "t_gone": used}))
+        found = await store.read(lambda ledger: ledger.credential("t_1"))
+    assert found == replace(ci, used_at=used)
+
+
+@KINDS
+async def test_tokens_are_paged_revoked_and_forgotten_for_each_project(
+    kind: str, tmp_path: Path
+) -> None:
+    preview = replace(credential("t_3").terms, environment="preview")
+
+    def fill(ledger: Ledger) -> None:
+        ledger.save_credential(credential("t_1"))
+        ledger.save_credential(credential("t_2", "api"))
+        ledger.save_credential(credential("t_3", terms=preview))
+
+    async with open_store(kind, tmp_path) as store:
+        await store.write(fill)
+        first = await store.read(lambda ledger: ledger.credentials_page("web", 1, None))
+        rest = await store.read(lambda ledger: ledger.credentials_page("web", 9, first[-1][0]))
+        later = NOW + timedelta(hours=1)
+        of_preview = await store.write(
+            lambda ledger: ledger.revoke_credentials("web", "preview", later)
+        )
+        of_all = await store.write(lambda ledger: ledger.revoke_credentials("web", None, later))
+        await store.write(
+            lambda ledger: ledger.forget_credentials("web", later + timedelta(seconds=1))
+        )
+        left = await store.read(lambda ledger: ledger.credentials_page("web", 9, None))
+        others = await store.read(lambda ledger: ledger.credentials_page("api", 9, None))
+    assert [one.id for _, one in [*first, *rest]] == ["t_3", "t_1"]
+    assert (of_preview, of_all) == (1, 1)
+    assert list(left) == []
+    assert [one.id for _, one in others] == ["t_2"]
+
+
+@KINDS
+async def test_projects_and_environments_are_paged_by_name_with_their_builds(
+    kind: str, tmp_path: Path
+) -> None:
+    def fill(ledger: Ledger) -> None:
+        for name in ("web", "api"):
+            ledger.save_project(StoredProject(name=name, trusted=False, created_at=NOW))
+        for name in ("production", "preview"):
+            ledger.save_environment(
+                StoredEnvironment(project="web", name=name, preview=True, created_at=NOW)
+            )
+        ledger.add_build(build("b_1"))
+
+    async with open_store(kind, tmp_path) as store:
+        await store.write(fill)
+        both = await store.read(lambda ledger: ledger.projects_page(9, "", None))
+        later = await store.read(lambda ledger: ledger.projects_page(9, "api", None))
+        only = await store.read(lambda ledger: ledger.projects_page(9, "", "api"))
+        page = await store.read(lambda ledger: ledger.environments_page("web", 9, ""))
+        beyond = await store.read(lambda ledger: ledger.environments_page("web", 9, "preview"))
+        open_ones = await store.read(lambda ledger: ledger.open_builds("web", "production"))
+        await store.write(lambda ledger: ledger.drop_environment("web", "preview"))
+        gone = await store.read(lambda ledger: ledger.environment("web", "preview"))
+    assert [(one.name, one.builds) for one in both] == [("api", 0), ("web", 1)]
+    assert [one.name for one in later] == ["web"]
+    assert [one.name for one in only] == ["api"]
+    assert [(one.name, one.builds) for one in page] == [("preview", 0), ("production", 1)]
+    assert [one.name for one in beyond] == ["production"]
+    assert (open_ones, gone) == (1, None)
+
+
+@KINDS
+async def test_a_project_goes_with_all_that_it_had_and_nothing_else(
+    kind: str, tmp_path: Path
+) -> None:
+    manifest = Manifest(repository="web", digest=DIGEST, media_type="x/y", body=b"{}")
+    other = build("b_9")
+    other = replace(other, submit=msgspec.structs.replace(other.submit, project="api"))
+
+    def fill(ledger: Ledger) -> None:
+        for name in ("web", "api"):
+            ledger.save_project(StoredProject(name=name, trusted=True, created_at=NOW))
+        for number in range(5):
+            ledger.add_build(build(f"b_{number}"))
+        ledger.add_build(other)
+        ledger.add_event("b_1", fence=0, log_size=0, kind="queued", payload=b"{}")
+        ledger.save_credential(credential("t_1"))
+        ledger.link_blob("web", DIGEST, "", NOW)
+        ledger.add_manifest(manifest, "")
+        ledger.set_tag("web", "latest", DIGEST)
+        upload = StoredUpload(id="u_1", project="web", digest=DIGEST, size_bytes=7)
+        ledger.end_upload(upload, complete=True)
+
+    async with open_store(kind, tmp_path) as store:
+        await store.write(fill)
+        had = await store.read(lambda ledger: ledger.contents("web"))
+        gone: list[str] = []
+        more = True
+        while more:
+            more, some = await store.write(lambda ledger: ledger.purge_project("web", 2))
+            gone += some
+        left = await store.read(lambda ledger: ledger.contents("web"))
+        project = await store.read(lambda ledger: ledger.project("web"))
+        blob = await store.read(lambda ledger: ledger.has_blob("web", DIGEST, ""))
+        context = await store.read(lambda ledger: ledger.context_size("web", DIGEST))
+        token = await store.read(lambda ledger: ledger.credential("t_1"))
+        kept = await store.read(lambda ledger: ledger.build("b_9"))
+    assert (had.builds, had.images, had.tags, had.tokens) == (5, 1, 1, 1)
+    assert sorted(gone) == [f"b_{number}" for number in range(5)]
+    assert (left.builds, left.images, left.tags, left.tokens) == (0, 0, 0, 0)
+    assert (project, blob, context, token) == (None, False, None, None)
+    assert kept is not None
 
 
 @KINDS

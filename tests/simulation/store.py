@@ -7,15 +7,17 @@ changed: that is where the checkers look.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pierhead.router.domain.build import State
+from pierhead.router.domain.credential import Credential
 from pierhead.router.domain.enrollment import Code
-from pierhead.router.domain.token import Principal, Runner
 from pierhead.router.ports import (
+    Contents,
     Ledger,
     Manifest,
     StoredBuild,
+    StoredEnvironment,
     StoredEvent,
     StoredProject,
     StoredRunner,
@@ -33,7 +35,8 @@ class MemoryLedger:
     events_: dict[tuple[str, int], StoredEvent] = field(default_factory=dict)
     runners_: dict[str, StoredRunner] = field(default_factory=dict)
     codes_: dict[str, Code] = field(default_factory=dict)
-    principals_: dict[str, Principal] = field(default_factory=dict)
+    credentials_: dict[str, Credential] = field(default_factory=dict)
+    environments_: dict[tuple[str, str], StoredEnvironment] = field(default_factory=dict)
     projects_: dict[str, StoredProject] = field(default_factory=dict)
     uploads_: dict[str, StoredUpload] = field(default_factory=dict)
     contexts_: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -63,15 +66,24 @@ class MemoryLedger:
             if (b.submit.project, b.submit.supersedes) == wanted and b.build.finished_at is None
         ]
 
-    def builds_with_prefix(self, prefix: str, project: str | None) -> Sequence[StoredBuild]:
-        page = self.builds_page(project, len(self.builds_), None)
+    def builds_with_prefix(
+        self, prefix: str, project: str | None, environment: str | None = None
+    ) -> Sequence[StoredBuild]:
+        page = self.builds_page(project, len(self.builds_), None, environment=environment)
         return page[:1] if prefix == "@" else [b for b in page if b.id.startswith(prefix)][:2]
 
     def builds_page(
-        self, project: str | None, limit: int, before: int | None, by: str | None = None
+        self,
+        project: str | None,
+        limit: int,
+        before: int | None,
+        *,
+        by: str | None = None,
+        environment: str | None = None,
     ) -> Sequence[StoredBuild]:
         newest = sorted(self.builds_.values(), key=lambda stored: -stored.sequence)
         mine = [b for b in newest if project in {None, b.submit.project}]
+        mine = [b for b in mine if environment in {None, b.submit.environment}]
         mine = [b for b in mine if by in {None, b.submitted_by}]
         return [b for b in mine if before is None or b.sequence < before][:limit]
 
@@ -126,24 +138,118 @@ class MemoryLedger:
     def save_code(self, secret_hash: str, code: Code) -> None:
         self.codes_[secret_hash] = code
 
-    def principal(self, token_hash: str) -> Principal | None:
-        holders = (one for one in self.runners_.values() if one.credential_hash == token_hash)
-        runner = next(holders, None)
-        if runner is not None:
-            return Runner(runner.name, here=runner.here)
-        return self.principals_.get(token_hash)
-
-    def add_token(self, token_hash: str, principal: Principal, now: datetime) -> None:
-        self.principals_[token_hash] = principal
+    def runner_by_credential(self, credential_hash: str) -> StoredRunner | None:
+        holders = (r for r in self.runners_.values() if r.credential_hash == credential_hash)
+        return next(holders, None)
 
     def project(self, name: str) -> StoredProject | None:
         return self.projects_.get(name)
 
-    def projects(self) -> Sequence[StoredProject]:
-        return [self.projects_[name] for name in sorted(self.projects_)]
+    def projects_page(self, limit: int, after: str, only: str | None) -> Sequence[StoredProject]:
+        names = [name for name in sorted(self.projects_) if name > after and only in {None, name}]
+        return [
+            replace(self.projects_[name], builds=self._builds_of(name)) for name in names[:limit]
+        ]
+
+    def removing(self) -> Sequence[str]:
+        return [project.name for project in self.projects_.values() if project.removing]
 
     def save_project(self, project: StoredProject) -> None:
-        self.projects_[project.name] = project
+        self.projects_[project.name] = replace(project, builds=0)
+
+    def contents(self, project: str) -> Contents:
+        mine = [b for b in self.builds_.values() if b.submit.project == project]
+        lives = [c for c in self._of(project).values() if c.revoked_at is None]
+        return Contents(
+            builds=len(mine),
+            open_builds=sum(b.build.finished_at is None for b in mine),
+            images=sum(key[0] == project for key in self.manifests_),
+            tags=sum(key[0] == project for key in self.tags_),
+            environments=sum(key[0] == project for key in self.environments_),
+            tokens=len(lives),
+        )
+
+    def purge_project(self, project: str, limit: int) -> tuple[bool, Sequence[str]]:
+        gone = [b.id for b in self.builds_.values() if b.submit.project == project]
+        for build_id in gone:
+            del self.builds_[build_id]
+        tables: list[dict[Any, Any]] = [self.manifests_, self.blobs_, self.tags_, self.contexts_]
+        for table in (*tables, self.environments_):
+            for key in [key for key in table if key[0] == project]:
+                del table[key]
+        for token_id in self._of(project):
+            del self.credentials_[token_id]
+        if not gone:
+            self.projects_.pop(project, None)
+        return bool(gone), gone
+
+    def environment(self, project: str, name: str) -> StoredEnvironment | None:
+        return self.environments_.get((project, name))
+
+    def environments_page(
+        self, project: str, limit: int, after: str
+    ) -> Sequence[StoredEnvironment]:
+        mine = [e for (of, name), e in sorted(self.environments_.items()) if of == project]
+        later = [e for e in mine if e.name > after][:limit]
+        return [replace(e, builds=self._builds_of(project, e.name)) for e in later]
+
+    def save_environment(self, environment: StoredEnvironment) -> None:
+        key = (environment.project, environment.name)
+        self.environments_[key] = replace(environment, builds=0)
+
+    def drop_environment(self, project: str, name: str) -> None:
+        self.environments_.pop((project, name), None)
+
+    def open_builds(self, project: str, environment: str) -> int:
+        mine = (b for b in self.builds_.values() if b.submit.environment == environment)
+        return sum(b.submit.project == project and b.build.finished_at is None for b in mine)
+
+    def credential(self, token_id: str) -> Credential | None:
+        return self.credentials_.get(token_id)
+
+    def credential_by_hash(self, token_hash: str) -> Credential | None:
+        return next((c for c in self.credentials_.values() if c.hash[:32] == token_hash[:32]), None)
+
+    def credential_by_key(self, project: str | None, key: str) -> Credential | None:
+        return next((c for c in self._of(project).values() if c.key == key), None)
+
+    def credentials_page(
+        self, project: str | None, limit: int, before: int | None
+    ) -> Sequence[tuple[int, Credential]]:
+        numbered = list(enumerate(self.credentials_.values(), 1))
+        mine = [pair for pair in reversed(numbered) if pair[1].terms.project == project]
+        return [pair for pair in mine if before is None or pair[0] < before][:limit]
+
+    def save_credential(self, credential: Credential) -> None:
+        self.credentials_[credential.id] = credential
+
+    def revoke_credentials(self, project: str, environment: str | None, now: datetime) -> int:
+        mine = [
+            c
+            for c in self._of(project).values()
+            if c.revoked_at is None and environment in {None, c.terms.environment}
+        ]
+        for one in mine:
+            self.credentials_[one.id] = replace(one, revoked_at=now)
+        return len(mine)
+
+    def forget_credentials(self, project: str | None, dead_before: datetime) -> None:
+        for one in self._of(project).values():
+            ends = [at for at in (one.revoked_at, one.expires_at) if at is not None]
+            if any(at < dead_before for at in ends):
+                del self.credentials_[one.id]
+
+    def note_uses(self, uses: Mapping[str, datetime]) -> None:
+        for token_id, at in uses.items():
+            if token_id in self.credentials_:
+                self.credentials_[token_id] = replace(self.credentials_[token_id], used_at=at)
+
+    def _of(self, project: str | None) -> dict[str, Credential]:
+        return {c.id: c for c in self.credentials_.values() if c.terms.project == project}
+
+    def _builds_of(self, project: str, environment: str | None = None) -> int:
+        mine = [b.submit for b in self.builds_.values() if b.submit.project == project]
+        return sum(environment in {None, submit.environment} for submit in mine)
 
     def upload(self, upload_id: str) -> StoredUpload | None:
         return self.uploads_.get(upload_id)
@@ -307,3 +413,7 @@ class MemoryLogs:
     async def hide(self, build_id: str, fence: int, offset: int, length: int) -> None:
         stored = self.kept[build_id, fence]
         self.kept[build_id, fence] = stored[:offset] + b"*" * length + stored[offset + length :]
+
+    async def drop(self, build_id: str) -> None:
+        for key in [key for key in self.kept if key[0] == build_id]:
+            del self.kept[key]

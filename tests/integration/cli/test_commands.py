@@ -227,7 +227,7 @@ def test_a_project_token_can_log_in_and_build_only_its_project(
 ) -> None:
     assert machine.type("projects", "add", "web").returncode == 0
     token = tmp_path / "token"
-    token.write_text(machine.type("projects", "token", "web").stdout)
+    token.write_text(machine.type("projects", "tokens", "add", "web").stdout)
     guest = Machine(tmp_path, machine.port)
     url = f"http://127.0.0.1:{machine.port}"
 

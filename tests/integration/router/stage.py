@@ -21,8 +21,8 @@ from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.digest import digest_of
 from pierhead.protocol.joincode import parse_join_code
 from pierhead.protocol.lease import Acquire, Acquired, Grant, Held
-from pierhead.protocol.meta import NewProject
 from pierhead.protocol.plan import ContextRef, Plan, Submit, UploadRequest
+from pierhead.protocol.project import NewProject, NewToken
 from pierhead.protocol.result import Envelope, PlatformImage
 from pierhead.protocol.runner import AddRunner, Capabilities, Enroll, SessionRequest
 from pierhead.protocol.sealing import SessionKey
@@ -65,6 +65,7 @@ class House:
     data: Path
     owner_token: str
     config: Path
+    _keys: Iterator[int] = field(default_factory=itertools.count)
     _open: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
     @property
@@ -103,9 +104,10 @@ class House:
             while len(self.router.bells._parked) != count:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
-    async def project_token(self, project: str = "web") -> str:
+    async def project_token(self, project: str = "web", **terms: Any) -> str:
         await self.owner.add_project(NewProject(name=project))
-        return (await self.owner.add_project_token(project)).token
+        wanted: dict[str, Any] = {"key": f"key-{next(self._keys)}", "name": "of a test", **terms}
+        return (await self.owner.add_token(NewToken(project=project, **wanted))).token
 
     async def upload(self, project: str = "web", context: bytes = CONTEXT) -> ContextRef:
         digest = digest_of(context)

@@ -4,7 +4,8 @@ import pytest
 
 from pierhead.protocol.build import WhyRequest
 from pierhead.protocol.errors import Invalid, TokenRefused
-from pierhead.protocol.meta import NewProject, PullTokenRequest
+from pierhead.protocol.meta import PullTokenRequest
+from pierhead.protocol.project import NewProject
 from pierhead.protocol.result import Envelope, StopProof
 from tests.integration.router.stage import House, push_image, tiny_image
 

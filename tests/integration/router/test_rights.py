@@ -88,8 +88,16 @@ TABLE: dict[tuple[str, str], dict[str, Expected]] = {
     ("POST", "/api/builds/{build_id}/run-here"): SUBMITTER,
     ("GET", "/api/projects"): ANY_PROJECT,
     ("POST", "/api/projects"): OWNER,
-    ("POST", "/api/projects/{project:path}/tokens"): OWNER,
     ("POST", "/api/projects/{project:path}/pull-tokens"): SUBMITTER,
+    ("GET", "/api/projects/{project:path}"): SUBMITTER,
+    ("DELETE", "/api/projects/{project:path}"): OWNER,
+    ("GET", "/api/environments"): SUBMITTER,
+    ("POST", "/api/environments"): OWNER,
+    ("DELETE", "/api/environments"): OWNER,
+    ("GET", "/api/tokens/self"): ANY_PROJECT,
+    ("GET", "/api/tokens"): OWNER,
+    ("POST", "/api/tokens"): OWNER,
+    ("DELETE", "/api/tokens/{token_id}"): OWNER,
     ("POST", "/api/runners"): OWNER,
     ("PUT", "/api/runners/session"): RUNNER,
     ("POST", "/api/runners/acquire"): RUNNER,
@@ -147,6 +155,7 @@ class Scene:
             path.replace("{build_id}", self.build_id)
             .replace("{upload_id}", self.upload_id)
             .replace("{project:path}", "web")
+            .replace("{token_id}", "t_none")
             .replace("{path:path}", REGISTRY_PATHS[method])
         )
         headers = {FENCE_HEADER: str(self.fences.get(who, 2)), "Upload-Offset": "0"}
@@ -154,7 +163,8 @@ class Scene:
         if who == "attempt" and path.endswith(("/release", "/result")):
             body = b"[]"  # refused as a document, so that the attempt stays as it is
         async with self.house.http(self.tokens[who]) as http:
-            return await http.request(method, filled, content=body, headers=headers)
+            query = {"project": "web", "name": "staging"} if "environments" in path else {}
+            return await http.request(method, filled, content=body, headers=headers, params=query)
 
 
 # Documents that are well-formed, so that the token alone decides; `{}` where it does not matter.
@@ -167,6 +177,8 @@ BODIES = {
     ("POST", "/api/builds"): b'{"project":"web","plan":{},"context":%s}' % CONTEXT_JSON,
     ("POST", "/api/builds:why"): b'{"project":"web"}',
     ("POST", "/api/projects"): b'{"name":"web"}',
+    ("POST", "/api/environments"): b'{"project":"web","name":"staging"}',
+    ("POST", "/api/tokens"): b'{"key":"k","name":"ci","project":"web"}',
     ("POST", "/api/builds/{build_id}/release"): b'{"reason":"draining"}',
     ("POST", "/api/builds/{build_id}/result"): b'{"outcome":"failed"}',
     ("POST", "/api/runners"): b'{"name":"attic"}',

@@ -19,6 +19,7 @@ class BuildView(Struct, frozen=True, kw_only=True):
 
     id: BuildId
     project: str
+    environment: str = "production"
     state: StateName
     created_at: str
     tags: tuple[str, ...] = ()

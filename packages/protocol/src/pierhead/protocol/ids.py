@@ -17,11 +17,13 @@ TAG_PATTERN = r"^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}\Z"
 RUNNER_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z"
 # It becomes the name of a file, /run/secrets/ID, and a word of a command line.
 SECRET_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z"  # noqa: S105 - of names
+ENVIRONMENT_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z"
 
 ProjectName: TypeAlias = Annotated[str, Meta(max_length=128, pattern=PROJECT_PATTERN)]
 TagName: TypeAlias = Annotated[str, Meta(max_length=128, pattern=TAG_PATTERN)]
 RunnerName: TypeAlias = Annotated[str, Meta(max_length=63, pattern=RUNNER_PATTERN)]
 SecretId: TypeAlias = Annotated[str, Meta(max_length=128, pattern=SECRET_PATTERN)]
+EnvironmentName: TypeAlias = Annotated[str, Meta(max_length=63, pattern=ENVIRONMENT_PATTERN)]
 # What a caller chooses to make a call replayable: `key` of a submit, `request_id` of an acquire.
 ReplayKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
 # What builds of one thing share ("acme/web:main"): a newer one ends the older ones.

@@ -1,4 +1,4 @@
-"""What a control plane says of itself, and its projects."""
+"""What a control plane says of itself."""
 
 from typing import Annotated, Final
 
@@ -39,19 +39,6 @@ class ServerCapabilities(Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
 
 
-class NewProject(Struct, frozen=True, kw_only=True):
-    """Body of `POST /api/projects`."""
-
-    name: ProjectName
-    trusted: bool = True  # its builds may run where nothing isolates them
-
-
-class TokenMade(Struct, frozen=True, kw_only=True):
-    """A project's token; shown once."""
-
-    token: ShortText
-
-
 class PullTokenRequest(Struct, frozen=True, kw_only=True):
     """Body of `POST /api/projects/{project}/pull-tokens`."""
 
@@ -66,18 +53,3 @@ class PullToken(Struct, frozen=True, kw_only=True):
     username: ShortText
     token: ShortText
     expires_at: str  # RFC 3339 in UTC
-
-
-class ProjectView(Struct, frozen=True, kw_only=True):
-    """One project."""
-
-    name: ProjectName
-    trusted: bool
-    builds: int
-    created_at: str
-
-
-class ProjectPage(Struct, frozen=True, kw_only=True):
-    """All projects, by name."""
-
-    projects: tuple[ProjectView, ...]

@@ -7,6 +7,7 @@ from msgspec import Meta, Struct
 from pierhead.protocol.digest import DigestText
 from pierhead.protocol.ids import (
     Count,
+    EnvironmentName,
     GroupName,
     ProjectName,
     ReplayKey,
@@ -87,6 +88,7 @@ class Submit(Struct, frozen=True, kw_only=True):
     project: ProjectName
     plan: Plan
     context: ContextRef
+    environment: EnvironmentName = "production"
     key: ReplayKey | None = None
     tags: Annotated[tuple[TagName, ...], Meta(max_length=16)] = ()
     if_nobody: IfNobody = "here"

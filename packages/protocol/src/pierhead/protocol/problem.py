@@ -63,6 +63,8 @@ _TYPES: Final = (
     ProblemType("build-finished", 409, "The build already has its result"),
     ProblemType("key-reused", 409, "The key was used for another request"),
     ProblemType("offset-mismatch", 409, "The bytes do not go on where the last ones ended"),
+    ProblemType("in-use", 409, "Builds still run there"),
+    ProblemType("limit-reached", 409, "There are as many of them as there may be"),
     ProblemType("runner-name-taken", 409, "Another runner has this name"),
     ProblemType("session-superseded", 409, "Another process of this runner has taken over"),
     ProblemType("join-code-used", 409, "The join code was used already"),

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from ipaddress import ip_network
+from pathlib import Path
 from socket import socket
 from typing import Final
 
@@ -22,19 +23,26 @@ from pierhead.protocol.errors import PierheadError
 from pierhead.protocol.joincode import NO_PIN
 from pierhead.router.adapters.clock import SystemClock
 from pierhead.router.adapters.entropy import SystemEntropy
-from pierhead.router.adapters.folders import lock, secret_file, write_registry_login
+from pierhead.router.adapters.folders import (
+    lock,
+    replace_secret,
+    secret_file,
+    write_registry_login,
+)
 from pierhead.router.adapters.logs import FileLogs
 from pierhead.router.adapters.process import HereProcess, memory_cap, runner_installed
 from pierhead.router.adapters.sql.ledger import SqlStore
 from pierhead.router.adapters.vault import KeyVault
 from pierhead.router.config import Settings
 from pierhead.router.domain.build import LeasePolicy
+from pierhead.router.domain.credential import USE_STORED_EVERY
 from pierhead.router.domain.errors import Refused
 from pierhead.router.domain.reach import Reach, reach
-from pierhead.router.domain.token import OWNER_PREFIX, Owner, Principal, token_hash
+from pierhead.router.domain.token import OWNER_PREFIX, Principal
 from pierhead.router.domain.waiting import WaitingPolicy
 from pierhead.router.http.attempts import AttemptHandlers
 from pierhead.router.http.builds import BuildHandlers
+from pierhead.router.http.projects import ProjectHandlers, TokenHandlers
 from pierhead.router.http.registry import RegistryHandlers
 from pierhead.router.http.requests import check_protocol, on_refused, token_of
 from pierhead.router.http.routes import (
@@ -44,13 +52,15 @@ from pierhead.router.http.routes import (
     project_endpoints,
     registry_routes,
     runner_endpoints,
+    token_endpoints,
 )
-from pierhead.router.http.runners import ProjectHandlers, RunnerHandlers
+from pierhead.router.http.runners import RunnerHandlers
 from pierhead.router.http.welcome import WelcomeHandlers, welcome_routes
 from pierhead.router.ports import Clock, Entropy
 from pierhead.router.services.again import Again
 from pierhead.router.services.attempts import Attempts
 from pierhead.router.services.bells import Bells
+from pierhead.router.services.capabilities import CapabilitiesOf
 from pierhead.router.services.events import Events
 from pierhead.router.services.here import supervise
 from pierhead.router.services.identity import Identity
@@ -62,6 +72,7 @@ from pierhead.router.services.registry import Registry
 from pierhead.router.services.runners import Runners, WayIn
 from pierhead.router.services.submit import Submissions
 from pierhead.router.services.sweep import EVERY_SECONDS, Sweep
+from pierhead.router.services.tokens import Tokens
 from pierhead.router.services.uploads import Uploads
 from pierhead.server.addresses import own_names, usual_address
 from pierhead.server.blobs import BlobStore
@@ -83,6 +94,8 @@ class Router:
     bells: Bells
     runners: Runners
     sweep: Sweep
+    identity: Identity
+    projects: Projects
     blobs: BlobStore
     clock: Clock
     certificates: Certificates | None
@@ -102,14 +115,29 @@ async def open_router(
     key = secret_file(settings.data / "installation.key", entropy.secret()).encode()
     store = await SqlStore.open(settings.data / "router.db")
     try:
-        owner = secret_file(settings.config / "token", OWNER_PREFIX + entropy.secret())
-        now = clock.now()
-        await store.write(lambda ledger: ledger.add_token(token_hash(owner), Owner(), now))
+        identity = Identity(store=store, clock=clock, key=key)
+        owner = await _owner_token(identity, settings.config / "token", entropy)
         write_registry_login(settings.config, reached.registry, owner)
+        now = clock.now()
         certificates = _certificates(settings, reached, now) if reached.own_tls else None
-        yield _compose(settings, reached, certificates, store, key, clock=clock, entropy=entropy)
+        yield _compose(
+            settings, reached, certificates, identity, store, clock=clock, entropy=entropy
+        )
+        await identity.store_uses()
     finally:
         await store.close()
+
+
+async def _owner_token(identity: Identity, path: Path, entropy: Entropy) -> str:
+    """Return the token in the owner's file; one that was revoked is replaced.
+
+    Whoever can start the control plane with its folders is the owner, so that nobody is locked out.
+    """
+    token = secret_file(path, OWNER_PREFIX + entropy.secret())
+    if not await identity.open_for_owner(token, entropy.id("t_")):
+        token = replace_secret(path, OWNER_PREFIX + entropy.secret())
+        await identity.open_for_owner(token, entropy.id("t_"))
+    return token
 
 
 def _certificates(settings: Settings, reached: Reach, now: datetime) -> Certificates:
@@ -127,8 +155,8 @@ def _compose(
     settings: Settings,
     reached: Reach,
     certificates: Certificates | None,
+    identity: Identity,
     store: SqlStore,
-    key: bytes,
     *,
     clock: Clock,
     entropy: Entropy,
@@ -140,7 +168,7 @@ def _compose(
     logs = FileLogs(settings.data / "logs")
     blobs = BlobStore(settings.data, new_id=lambda: entropy.id("u_"))
     lifecycle = Lifecycle(policy=policy, logs=logs)
-    identity, vault = Identity(store=store, key=key, clock=clock), KeyVault(key)
+    vault = KeyVault(identity.key)
 
     async def authenticate(request: Request) -> Principal:
         check_protocol(request)
@@ -173,13 +201,15 @@ def _compose(
         bells=bells,
         clock=clock,
         entropy=entropy,
-        key=key,
+        key=identity.key,
         vault=vault,
         way_in=_way_in(reached, certificates),
     )
     uploads = Uploads(store=store, blobs=blobs)
     events = Events(store=store, logs=logs, bells=bells)
-    projects = Projects(store=store, clock=clock, entropy=entropy, host=host, key=key)
+    projects = Projects(store=store, clock=clock, logs=logs)
+    tokens = Tokens(store=store, clock=clock, entropy=entropy, key=identity.key, host=host)
+    able = CapabilitiesOf(store=store, clock=clock, host=host)
     endpoints = [
         *build_endpoints(
             BuildHandlers(
@@ -194,7 +224,12 @@ def _compose(
             AttemptHandlers(authenticate=authenticate, attempts=attempts, blobs=blobs)
         ),
         *runner_endpoints(RunnerHandlers(authenticate=authenticate, runners=runners)),
-        *project_endpoints(ProjectHandlers(authenticate=authenticate, projects=projects)),
+        *project_endpoints(
+            ProjectHandlers(authenticate=authenticate, projects=projects, able=able)
+        ),
+        *token_endpoints(
+            TokenHandlers(authenticate=authenticate, identity=identity, tokens=tokens)
+        ),
     ]
     registry = RegistryHandlers(
         authenticate=authenticate,
@@ -224,6 +259,8 @@ def _compose(
         bells=bells,
         runners=runners,
         sweep=sweep,
+        identity=identity,
+        projects=projects,
         blobs=blobs,
         clock=clock,
         certificates=certificates,
@@ -274,6 +311,7 @@ async def _run(
     router: Router, settings: Settings, reached: Reach, listeners: Sequence[socket]
 ) -> None:
     await router.sweep.recover()
+    await router.projects.finish_removals()
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_sweep_for_ever(router))]
         if settings.here and runner_installed():
@@ -317,11 +355,15 @@ async def _renew_for_ever(certificates: Certificates, reached: Reach, clock: Clo
 
 
 async def _sweep_for_ever(router: Router) -> None:
-    hourly = timedelta()
+    hourly, minutely = timedelta(), USE_STORED_EVERY
     while True:
         await asyncio.sleep(EVERY_SECONDS)
         try:
             await router.sweep.once()
+            minutely -= timedelta(seconds=EVERY_SECONDS)
+            if minutely < timedelta():
+                minutely = USE_STORED_EVERY
+                await router.identity.store_uses()
             hourly -= timedelta(seconds=EVERY_SECONDS)
             if hourly < timedelta():
                 hourly = timedelta(hours=1)

@@ -14,9 +14,9 @@ from pierhead.protocol.plan import Submit
 from pierhead.protocol.result import Envelope
 from pierhead.protocol.runner import Capabilities
 from pierhead.router.domain.build import Build
+from pierhead.router.domain.credential import Credential
 from pierhead.router.domain.enrollment import Code
 from pierhead.router.domain.session import Session
-from pierhead.router.domain.token import Principal
 
 T = TypeVar("T")
 
@@ -69,7 +69,31 @@ class StoredProject:
     name: str
     trusted: bool
     created_at: datetime
+    removing: bool = False  # it takes nothing any more, and its builds and images go
     builds: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEnvironment:
+    """An environment of a project."""
+
+    project: str
+    name: str
+    preview: bool
+    created_at: datetime
+    builds: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """How much there is in a project."""
+
+    builds: int
+    open_builds: int
+    images: int
+    tags: int
+    environments: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +207,91 @@ class Images(Protocol):
         ...
 
 
-class Ledger(Images, Protocol):
+class Projects(Protocol):
+    """The part of a transaction that projects and tokens see."""
+
+    def project(self, name: str) -> StoredProject | None:
+        """Return one project."""
+        ...
+
+    def projects_page(self, limit: int, after: str, only: str | None) -> Sequence[StoredProject]:
+        """Return projects by name, beyond `after`, with how many builds they had."""
+        ...
+
+    def removing(self) -> Sequence[str]:
+        """Return the projects whose removal was begun."""
+        ...
+
+    def save_project(self, project: StoredProject) -> None:
+        """Add a project, or store one that was changed."""
+        ...
+
+    def contents(self, project: str) -> Contents:
+        """Count what a project has."""
+        ...
+
+    def purge_project(self, project: str, limit: int) -> tuple[bool, Sequence[str]]:
+        """Delete some of what a project had; say whether more is left, and which builds went."""
+        ...
+
+    def environment(self, project: str, name: str) -> StoredEnvironment | None:
+        """Return one environment."""
+        ...
+
+    def environments_page(
+        self, project: str, limit: int, after: str
+    ) -> Sequence[StoredEnvironment]:
+        """Return environments by name, beyond `after`, with how many builds they had."""
+        ...
+
+    def save_environment(self, environment: StoredEnvironment) -> None:
+        """Add an environment, or store one that was changed."""
+        ...
+
+    def drop_environment(self, project: str, name: str) -> None:
+        """Forget an environment; its builds stay."""
+        ...
+
+    def open_builds(self, project: str, environment: str) -> int:
+        """Return how many builds of an environment wait or run."""
+        ...
+
+    def credential(self, token_id: str) -> Credential | None:
+        """Return one token."""
+        ...
+
+    def credential_by_hash(self, token_hash: str) -> Credential | None:
+        """Return the token whose hash begins as this one does; the caller compares the whole."""
+        ...
+
+    def credential_by_key(self, project: str | None, key: str) -> Credential | None:
+        """Return the token that was made under a key."""
+        ...
+
+    def credentials_page(
+        self, project: str | None, limit: int, before: int | None
+    ) -> Sequence[tuple[int, Credential]]:
+        """Return tokens of a project (none: the owner's), newest first, each with its number."""
+        ...
+
+    def save_credential(self, credential: Credential) -> None:
+        """Add a token, or store one that was changed."""
+        ...
+
+    def revoke_credentials(self, project: str, environment: str | None, now: datetime) -> int:
+        """Revoke all tokens of a project, or of one environment; return how many lived."""
+        ...
+
+    def forget_credentials(self, project: str | None, dead_before: datetime) -> None:
+        """Forget tokens that were revoked or ended before."""
+        ...
+
+    def note_uses(self, uses: Mapping[str, datetime]) -> None:
+        """Store when tokens were last used."""
+        ...
+
+
+class Ledger(Images, Projects, Protocol):
     """One transaction over everything that the router keeps in its database."""
 
     def build(self, build_id: str) -> StoredBuild | None:
@@ -198,12 +306,20 @@ class Ledger(Images, Protocol):
         """Return the builds of a group that have not ended, oldest first."""
         ...
 
-    def builds_with_prefix(self, prefix: str, project: str | None) -> Sequence[StoredBuild]:
+    def builds_with_prefix(
+        self, prefix: str, project: str | None, environment: str | None = None
+    ) -> Sequence[StoredBuild]:
         """Return at most two builds whose id begins so; `@`: the latest."""
         ...
 
     def builds_page(
-        self, project: str | None, limit: int, before: int | None, by: str | None = None
+        self,
+        project: str | None,
+        limit: int,
+        before: int | None,
+        *,
+        by: str | None = None,
+        environment: str | None = None,
     ) -> Sequence[StoredBuild]:
         """Return builds, newest first."""
         ...
@@ -266,24 +382,8 @@ class Ledger(Images, Protocol):
         """Add a join code, or store one that was used."""
         ...
 
-    def principal(self, token_hash: str) -> Principal | None:
-        """Return who holds a token."""
-        ...
-
-    def add_token(self, token_hash: str, principal: Principal, now: datetime) -> None:
-        """Add a token of an owner or a project."""
-        ...
-
-    def project(self, name: str) -> StoredProject | None:
-        """Return one project."""
-        ...
-
-    def projects(self) -> Sequence[StoredProject]:
-        """Return all projects, by name, with how many builds they had."""
-        ...
-
-    def save_project(self, project: StoredProject) -> None:
-        """Add a project, or store one that was changed."""
+    def runner_by_credential(self, credential_hash: str) -> StoredRunner | None:
+        """Return the runner whose hash begins as this one does; the caller compares the whole."""
         ...
 
     def upload(self, upload_id: str) -> StoredUpload | None:
@@ -344,6 +444,10 @@ class Logs(Protocol):
 
     async def hide(self, build_id: str, fence: int, offset: int, length: int) -> None:
         """Write stars over stored bytes."""
+        ...
+
+    async def drop(self, build_id: str) -> None:
+        """Delete the logs of a build; those that are not there are no error."""
         ...
 
 

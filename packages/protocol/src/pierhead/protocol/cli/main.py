@@ -35,7 +35,8 @@ COMMANDS: Final = (
     ("machines", "join", "paste it there", "pierhead-runner"),
     ("machines", "runner", "run a machine that has joined", "pierhead-runner"),
     ("machines", "doctor", "say what keeps this machine from building", "pierhead-runner"),
-    ("more", "projects", "projects and their tokens", "pierhead-router"),
+    ("more", "projects", "projects, environments, tokens", "pierhead-router"),
+    ("more", "owner-token", "the owner's tokens: list, make, rotate, end", "pierhead-router"),
     ("more", "login", "remember a control plane", "pierhead-protocol[cli]"),
 )
 # A module that is missing, and what brings it.
@@ -87,7 +88,7 @@ def page(installed: set[str]) -> str:
     shown = ""
     for group, name, summary, _ in COMMANDS:
         if name in installed:
-            lines.append(f"{group if group != shown else '':10} {name:10} {summary}")
+            lines.append(f"{group if group != shown else '':10} {name:11} {summary}")
             shown = group
     return "\n".join([*lines, "", "pierhead COMMAND --help says more."])
 

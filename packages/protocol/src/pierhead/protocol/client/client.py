@@ -35,18 +35,22 @@ from pierhead.protocol.lease import (
     Sealed,
     Signals,
 )
-from pierhead.protocol.meta import (
-    Meta,
-    NewProject,
-    ProjectPage,
-    ProjectView,
-    PullToken,
-    PullTokenRequest,
-    ServerCapabilities,
-    TokenMade,
-)
+from pierhead.protocol.meta import Meta, PullToken, PullTokenRequest, ServerCapabilities
 from pierhead.protocol.plan import Submit, UploadRequest, UploadStatus
 from pierhead.protocol.problem import PROBLEM_MEDIA_TYPE, Problem, problem
+from pierhead.protocol.project import (
+    EnvironmentPage,
+    EnvironmentView,
+    NewEnvironment,
+    NewProject,
+    NewToken,
+    ProjectPage,
+    ProjectView,
+    Removal,
+    TokenMade,
+    TokenPage,
+    TokenView,
+)
 from pierhead.protocol.result import Envelope, Receipt
 from pierhead.protocol.runner import AddRunner, Enroll, Enrolled, JoinCode, Session, SessionRequest
 from pierhead.protocol.version import FENCE_HEADER, OFFSET_HEADER, PROTOCOL_HEADER, SPOKEN, Versions
@@ -205,19 +209,58 @@ class RouterClient:
 
     # Owners.
 
-    async def projects(self) -> ProjectPage:
-        """Return all projects that the token may see."""
-        return await self._call(ProjectPage, "GET", "/api/projects")
+    async def projects(self, *, limit: int = 50, after: str | None = None) -> ProjectPage:
+        """Return a page of the projects that the token may see, by name."""
+        params = {"limit": limit, "after": after}
+        return await self._call(ProjectPage, "GET", "/api/projects", params=params)
+
+    async def project(self, name: str) -> ProjectView:
+        """Return one project."""
+        return await self._call(ProjectView, "GET", _project_path(name))
 
     async def add_project(self, request: NewProject) -> ProjectView:
         """Make a project; making it again changes its settings."""
         return await self._call(ProjectView, "POST", "/api/projects", request)
 
-    async def add_project_token(self, project: str) -> TokenMade:
-        """Make a token that may submit to, push to and read one project."""
-        return await self._call(
-            TokenMade, "POST", f"/api/projects/{quote(project, safe='')}/tokens"
-        )
+    async def remove_project(self, name: str, *, plan: bool = False) -> Removal:
+        """Remove a project with all that it had; `plan`: only be told what would go."""
+        params = {"plan": "true" if plan else "false"}
+        return await self._call(Removal, "DELETE", _project_path(name), params=params)
+
+    async def environments(
+        self, project: str, *, limit: int = 50, after: str | None = None
+    ) -> EnvironmentPage:
+        """Return a page of the environments of a project, by name."""
+        params = {"project": project, "limit": limit, "after": after}
+        return await self._call(EnvironmentPage, "GET", "/api/environments", params=params)
+
+    async def add_environment(self, request: NewEnvironment) -> EnvironmentView:
+        """Make an environment; making it again changes its settings."""
+        return await self._call(EnvironmentView, "POST", "/api/environments", request)
+
+    async def remove_environment(self, project: str, name: str) -> EnvironmentView:
+        """Forget an environment, and revoke its tokens."""
+        params = {"project": project, "name": name}
+        return await self._call(EnvironmentView, "DELETE", "/api/environments", params=params)
+
+    async def tokens(
+        self, project: str | None = None, *, limit: int = 50, after: str | None = None
+    ) -> TokenPage:
+        """Return a page of the tokens of a project (none: the owner's), newest first."""
+        params = {"project": project, "limit": limit, "after": after}
+        return await self._call(TokenPage, "GET", "/api/tokens", params=params)
+
+    async def own_token(self) -> TokenView:
+        """Return what is known of the token that this client uses."""
+        return await self._call(TokenView, "GET", "/api/tokens/self")
+
+    async def add_token(self, request: NewToken) -> TokenMade:
+        """Make a token. The same `key` with the same request shows the same token again."""
+        return await self._call(TokenMade, "POST", "/api/tokens", request)
+
+    async def revoke_token(self, token_id: str) -> TokenView:
+        """End a token. Asking again is harmless."""
+        return await self._call(TokenView, "DELETE", f"/api/tokens/{quote(token_id, safe='')}")
 
     async def add_runner(self, request: AddRunner) -> JoinCode:
         """Make a join code for a runner."""
@@ -405,3 +448,7 @@ def error_from(status: int, headers: httpx.Headers, content: bytes) -> PierheadE
 def _build_path(build_id: str, what: str = "") -> str:
     path = f"/api/builds/{quote(build_id, safe='@')}"
     return f"{path}/{what}" if what else path
+
+
+def _project_path(name: str) -> str:
+    return f"/api/projects/{quote(name, safe='')}"

@@ -45,6 +45,18 @@ def secret_file(path: Path, make: str) -> str:
     return make
 
 
+def replace_secret(path: Path, secret: str) -> str:
+    """Put another secret in the place of one; whoever reads meanwhile gets either, and whole."""
+    fresh = path.with_name(path.name + ".new")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secret + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    return secret
+
+
 def write_registry_login(config: Path, host: str, token: str) -> None:
     """Write what `docker --config` and `skopeo --authfile` read to pull from this registry."""
     folder = config / "docker"

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from pathlib import Path
 
 from pierhead.protocol.errors import Unavailable
@@ -36,6 +37,10 @@ class FileLogs:
     async def hide(self, build_id: str, fence: int, offset: int, length: int) -> None:
         """Write stars over stored bytes."""
         await asyncio.to_thread(_append, self._file(build_id, fence), offset, b"*" * length)
+
+    async def drop(self, build_id: str) -> None:
+        """Delete the logs of a build; those that are not there are no error."""
+        await asyncio.to_thread(shutil.rmtree, self._root / build_id, ignore_errors=True)
 
     def _file(self, build_id: str, fence: int) -> Path:
         return self._root / build_id / f"{fence}.log"

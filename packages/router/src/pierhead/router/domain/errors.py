@@ -80,6 +80,18 @@ class NoEligibleRunner(Refused):
     slug = "no-eligible-runner"
 
 
+class InUse(Refused):
+    """What is asked to go away is still needed."""
+
+    slug = "in-use"
+
+
+class LimitReached(Refused):
+    """There are as many of them as there may be."""
+
+    slug = "limit-reached"
+
+
 class OffsetMismatch(Refused):
     """Bytes were sent that do not begin where the stored ones end."""
 

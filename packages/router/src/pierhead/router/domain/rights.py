@@ -11,6 +11,8 @@ from pierhead.router.domain.token import Attempt, Owner, Principal, ProjectHolde
 
 def may_pull(principal: Principal, repository: str) -> bool:
     """Say whether the principal may read blobs and manifests of a repository."""
+    if isinstance(principal, ProjectHolder):
+        return principal.project == repository
     return principal == Puller(repository) or may_push_content(principal, repository)
 
 
@@ -19,8 +21,9 @@ def may_push_content(principal: Principal, repository: str) -> bool:
     match principal:
         case Owner():
             return True
-        case ProjectHolder(project):
-            return project == repository
+        case ProjectHolder(project, write, environment):
+            # Images are of the whole project: a token for one environment makes them by building.
+            return project == repository and write and environment is None
         case Attempt(project=project, live=live):
             return live and project == repository
         case Runner() | Puller():

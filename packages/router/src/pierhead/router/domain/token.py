@@ -27,18 +27,26 @@ PROJECT_PREFIX: Final = "php_"
 RUNNER_PREFIX: Final = "phr_"
 BUILD_PREFIX: Final = "phb_"
 PULL_PREFIX: Final = "phl_"
+_LOGIN: Final = "use a token of the owner or of a project: pierhead login URL"
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """May do everything."""
+    """May do everything. `name`: of the token, for those who ask later who did it."""
+
+    name: str = "owner"
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectHolder:
-    """May submit, read, cancel, push and pull in one project."""
+    """May look at one project and pull from it; with `write` also submit, cancel and push.
+
+    `environment`: only the builds of this one, and pushing past them is not for it.
+    """
 
     project: str
+    write: bool = True
+    environment: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,31 +154,51 @@ def parse_pull_token(key: bytes, token: str, *, now: datetime) -> Puller:
 def require_owner(principal: Principal) -> None:
     """Raise `NotAllowed` for everybody but the owner."""
     if not isinstance(principal, Owner):
-        raise NotAllowed("only the owner may do that", hint="use the owner's token")
+        raise NotAllowed("only the owner may do that", hint="pierhead login URL, as the owner")
 
 
-def require_project(principal: Principal, project: str) -> None:
-    """Let the owner and the project's own token pass.
+def require_submitter(principal: Principal) -> Owner | ProjectHolder:
+    """Return whoever looks at builds; raise `NotAllowed` for what only builds them."""
+    if not isinstance(principal, Owner | ProjectHolder):
+        raise NotAllowed("the token of a runner or of a build may not do that", hint=_LOGIN)
+    return principal
+
+
+def require_view(principal: Principal, project: str) -> None:
+    """Let the owner pass, and whoever has a token of the project.
 
     Raises:
         NotAllowed: a token that never may.
         NotFound: a token of another project, which must not learn what exists.
     """
-    match principal:
-        case Owner():
-            return
-        case ProjectHolder(own) if own == project:
-            return
-        case ProjectHolder():
-            raise NotFound(f"there is no project {project} for this token")
-        case _:
-            raise NotAllowed("this token may not do that")
+    holder = require_submitter(principal)
+    if isinstance(holder, ProjectHolder) and holder.project != project:
+        raise NotFound(f"there is no project {project} for this token")
+
+
+def require_project(principal: Principal, project: str, environment: str | None = None) -> None:
+    """Let the owner pass, and the project's tokens that may change something.
+
+    Raises:
+        NotAllowed: a token that never may, may only look, or is for another environment.
+        NotFound: a token of another project, which must not learn what exists.
+    """
+    require_view(principal, project)
+    if not isinstance(principal, ProjectHolder):
+        return
+    if not principal.write:
+        hint = f"ask the owner for one: pierhead projects tokens add {project} --ability write"
+        raise NotAllowed("this token may look, and change nothing", hint=hint)
+    if principal.environment is not None and environment not in {None, principal.environment}:
+        hint = f"add --environment {principal.environment}, or use a token of the whole project"
+        raise NotAllowed(f"this token is for builds of {principal.environment} alone", hint=hint)
 
 
 def require_runner(principal: Principal) -> Runner:
     """Return the runner, or raise `NotAllowed`."""
     if not isinstance(principal, Runner):
-        raise NotAllowed("only a runner's credential may do that")
+        hint = "join this machine: pierhead join CODE"
+        raise NotAllowed("only a runner's credential may do that", hint=hint)
     return principal
 
 

@@ -21,6 +21,7 @@ from pierhead.server.problems import problem_response, read_body
 T = TypeVar("T")
 Authenticate: TypeAlias = Callable[[Request], Awaitable[Principal]]
 TOKEN_BYTES_MAX = 512
+_SEND = "pierhead login URL, or set PIERHEAD_TOKEN"
 
 
 def token_of(request: Request) -> str:
@@ -31,15 +32,16 @@ def token_of(request: Request) -> str:
     """
     scheme, _, value = request.headers.get("authorization", "").partition(" ")
     if not value or len(value) > TOKEN_BYTES_MAX:
-        raise Unauthenticated("no token was sent", hint="pierhead login, or set PIERHEAD_TOKEN")
+        raise Unauthenticated("no token was sent", hint=_SEND)
     if scheme.lower() == "bearer":
         return value.strip()
     if scheme.lower() == "basic":
         try:
             return base64.b64decode(value, validate=True).decode().partition(":")[2]
         except (binascii.Error, UnicodeDecodeError) as error:
-            raise Unauthenticated("the Basic credentials are not base64 of text") from error
-    raise Unauthenticated(f"tokens are sent as Bearer, not as {scheme[:20]}")
+            detail = "the Basic credentials are not base64 of text"
+            raise Unauthenticated(detail, hint=_SEND) from error
+    raise Unauthenticated(f"tokens are sent as Bearer, not as {scheme[:20]}", hint=_SEND)
 
 
 def check_protocol(request: Request, spoken: Versions = SPOKEN) -> None:

@@ -30,25 +30,30 @@ from pierhead.protocol.lease import (
     Sealed,
     Signals,
 )
-from pierhead.protocol.meta import (
-    Meta,
+from pierhead.protocol.meta import Meta, PullToken, PullTokenRequest, ServerCapabilities
+from pierhead.protocol.plan import Plan, Submit, UploadRequest, UploadStatus
+from pierhead.protocol.project import (
+    EnvironmentPage,
+    EnvironmentView,
+    NewEnvironment,
     NewProject,
+    NewToken,
     ProjectPage,
     ProjectView,
-    PullToken,
-    PullTokenRequest,
-    ServerCapabilities,
+    Removal,
     TokenMade,
+    TokenPage,
+    TokenView,
 )
-from pierhead.protocol.plan import Plan, Submit, UploadRequest, UploadStatus
 from pierhead.protocol.result import Envelope, Receipt
 from pierhead.protocol.runner import AddRunner, Enroll, Enrolled, JoinCode, Session, SessionRequest
 from pierhead.protocol.version import OFFSET_HEADER, RELEASE
 from pierhead.router.domain.logbook import PART_BYTES_MAX as LOG_PART_BYTES_MAX
 from pierhead.router.http.attempts import AttemptHandlers
 from pierhead.router.http.builds import BuildHandlers
+from pierhead.router.http.projects import ProjectHandlers, TokenHandlers
 from pierhead.router.http.registry import RegistryHandlers
-from pierhead.router.http.runners import ProjectHandlers, RunnerHandlers
+from pierhead.router.http.runners import RunnerHandlers
 from pierhead.router.services.uploads import PART_BYTES_MAX
 from pierhead.server.endpoint import Bytes, Endpoint, Parameter, Stream, Who
 from pierhead.server.openapi import openapi
@@ -57,12 +62,18 @@ from pierhead.server.openapi import openapi
 OFFSET = Parameter(name=OFFSET_HEADER, place="header", kind="integer", required=True, summary="Where the bytes in the body begin.")
 LAST_EVENT = Parameter(name="Last-Event-ID", place="header", summary="The cursor of the last event that was seen.")
 LOG_OFFSET = Parameter(name="offset", kind="integer", summary="The first byte that is wanted.")
+LIMIT = Parameter(name="limit", kind="integer", summary="How many, at most.")
+AFTER = Parameter(name="after", summary="`next` of the page before.")
 PAGE = (
     Parameter(name="project", summary="Only builds of this project."),
-    Parameter(name="limit", kind="integer", summary="How many, at most."),
-    Parameter(name="after", summary="`next` of the page before."),
+    LIMIT,
+    AFTER,
     Parameter(name="mine", summary="1: only builds that were submitted with a token of the same kind."),
 )
+TOKEN_PAGE = (Parameter(name="project", summary="Whose tokens; without it, the owner's."), LIMIT, AFTER)
+PROJECT = Parameter(name="project", required=True, summary="Of which project.")
+ENVIRONMENT = Parameter(name="name", required=True, summary="Which environment.")
+PLAN = Parameter(name="plan", kind="boolean", summary="Only say what would go.")
 # fmt: on
 
 
@@ -122,15 +133,32 @@ def runner_endpoints(of: RunnerHandlers) -> list[Endpoint]:
 
 def project_endpoints(of: ProjectHandlers) -> list[Endpoint]:
     """Return what concerns projects, and the control plane itself."""
-    projects = "/api/projects"
+    projects, environments = "/api/projects", "/api/environments"
     # fmt: off
     return [
         Endpoint(method="GET", path="/api/meta", handler=of.meta, who="anybody", answer=Meta, summary="Versions and features"),
         Endpoint(method="GET", path="/api/capabilities", handler=of.capabilities, who="submitter", answer=ServerCapabilities, summary="Limits and runners"),
-        Endpoint(method="GET", path=projects, handler=of.page, who="submitter", answer=ProjectPage, summary="The projects that the token may see"),
+        Endpoint(method="GET", path=projects, handler=of.page, who="submitter", answer=ProjectPage, parameters=(LIMIT, AFTER), summary="The projects that the token may see"),
         Endpoint(method="POST", path=projects, handler=of.add, who="owner", body=NewProject, answer=ProjectView, summary="Make a project, or change one"),
-        Endpoint(method="POST", path=f"{projects}/{{project:path}}/tokens", handler=of.add_token, who="owner", answer=TokenMade, summary="Make a token of a project"),
-        Endpoint(method="POST", path=f"{projects}/{{project:path}}/pull-tokens", handler=of.add_pull_token, who="submitter", body=PullTokenRequest, answer=PullToken, summary="Make a password that only pulls, for a while"),
+        Endpoint(method="GET", path=f"{projects}/{{project:path}}", handler=of.show, who="submitter", answer=ProjectView, summary="One project"),
+        Endpoint(method="DELETE", path=f"{projects}/{{project:path}}", handler=of.remove, who="owner", answer=Removal, parameters=(PLAN,), summary="Remove a project with all that it had"),
+        Endpoint(method="GET", path=environments, handler=of.environments, who="submitter", answer=EnvironmentPage, parameters=(PROJECT, LIMIT, AFTER), summary="The environments of a project"),
+        Endpoint(method="POST", path=environments, handler=of.add_environment, who="owner", body=NewEnvironment, answer=EnvironmentView, summary="Make an environment, or change one"),
+        Endpoint(method="DELETE", path=environments, handler=of.remove_environment, who="owner", answer=EnvironmentView, parameters=(PROJECT, ENVIRONMENT), summary="Forget an environment"),
+    ]
+    # fmt: on
+
+
+def token_endpoints(of: TokenHandlers) -> list[Endpoint]:
+    """Return how tokens are made, listed and ended."""
+    tokens = "/api/tokens"
+    # fmt: off
+    return [
+        Endpoint(method="GET", path=f"{tokens}/self", handler=of.mine, who="submitter", answer=TokenView, summary="The token that asks"),
+        Endpoint(method="GET", path=tokens, handler=of.page, who="owner", answer=TokenPage, parameters=TOKEN_PAGE, summary="Tokens, newest first"),
+        Endpoint(method="POST", path=tokens, handler=of.add, who="owner", body=NewToken, answer=TokenMade, summary="Make a token"),
+        Endpoint(method="POST", path="/api/projects/{project:path}/pull-tokens", handler=of.add_pull, who="submitter", body=PullTokenRequest, answer=PullToken, summary="Make a password that only pulls, for a while"),
+        Endpoint(method="DELETE", path=f"{tokens}/{{token_id}}", handler=of.revoke, who="owner", answer=TokenView, summary="End a token"),
     ]
     # fmt: on
 

@@ -1,54 +1,69 @@
-"""Projects and their tokens, and what the control plane says of itself."""
+"""Projects and their environments: made by name, listed by page, gone with all that they had."""
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
+from typing import Final
 
-from pierhead.protocol.meta import (
+from pierhead.protocol.project import (
+    EnvironmentPage,
+    EnvironmentView,
+    NewEnvironment,
     NewProject,
     ProjectPage,
     ProjectView,
-    PullToken,
-    PullTokenRequest,
-    ServerCapabilities,
-    TokenMade,
+    Removal,
 )
-from pierhead.router.domain.errors import NotAllowed, NotFound
+from pierhead.router.domain.errors import InUse, InvalidRequest, LimitReached, NotFound
 from pierhead.router.domain.token import (
-    PROJECT_PREFIX,
-    Owner,
     Principal,
     ProjectHolder,
-    pull_token,
     require_owner,
-    require_project,
-    token_hash,
+    require_submitter,
+    require_view,
 )
-from pierhead.router.ports import Clock, Entropy, Ledger, Store, StoredProject
-from pierhead.router.services.facts import all_facts
-from pierhead.router.services.views import project_view, rfc3339, runner_view
+from pierhead.router.ports import (
+    Clock,
+    Contents,
+    Ledger,
+    Logs,
+    Store,
+    StoredEnvironment,
+    StoredProject,
+)
+from pierhead.router.services.views import environment_view, project_view
+
+PRODUCTION: Final = "production"
+PAGE_MAX: Final = 200
+# A submit makes what it names, so there has to be an end to it.
+ENVIRONMENTS_MAX: Final = 1000
+# Rows that go in one transaction: the writer is wanted by others too.
+PURGE_ROWS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projects:
-    """What owners may do with projects."""
+    """What owners may do with projects and environments."""
 
     store: Store
     clock: Clock
-    entropy: Entropy
-    host: str
-    key: bytes
+    logs: Logs
 
-    async def page(self, principal: Principal) -> ProjectPage:
-        """Return the projects that the token may see."""
-        _require_submitter(principal)
-        found = await self.store.read(lambda ledger: ledger.projects())
-        mine = [
-            project
-            for project in found
-            if isinstance(principal, Owner)
-            or (isinstance(principal, ProjectHolder) and principal.project == project.name)
-        ]
-        return ProjectPage(projects=tuple(map(project_view, mine)))
+    async def page(self, principal: Principal, limit: int, after: str) -> ProjectPage:
+        """Return the projects that the token may see, by name."""
+        holder = require_submitter(principal)
+        only = holder.project if isinstance(holder, ProjectHolder) else None
+        check_limit(limit)
+        found = await self.store.read(lambda ledger: ledger.projects_page(limit, after, only))
+        following = found[-1].name if len(found) == limit else None
+        return ProjectPage(projects=tuple(map(project_view, found)), next=following)
+
+    async def show(self, principal: Principal, name: str) -> ProjectView:
+        """Return one project."""
+        require_view(principal, name)
+        found = await self.store.read(lambda ledger: ledger.projects_page(1, "", name))
+        if not found:
+            raise no_project(principal, name)
+        return project_view(found[0])
 
     async def add(self, principal: Principal, request: NewProject) -> ProjectView:
         """Make a project, or change one."""
@@ -56,67 +71,173 @@ class Projects:
         now = self.clock.now()
 
         def operation(ledger: Ledger) -> StoredProject:
-            new = StoredProject(name=request.name, trusted=request.trusted, created_at=now)
-            project = replace(ledger.project(request.name) or new, trusted=request.trusted)
+            project = place_for(ledger, request.name, PRODUCTION, now)
+            project = replace(project, trusted=request.trusted)
             ledger.save_project(project)
             return project
 
-        return project_view(await self.store.write(operation))
-
-    async def add_token(self, principal: Principal, name: str) -> TokenMade:
-        """Make a token for a project."""
-        require_owner(principal)
-        token, now = PROJECT_PREFIX + self.entropy.secret(), self.clock.now()
-
-        def operation(ledger: Ledger) -> None:
-            if ledger.project(name) is None:
-                hint = f"make it: pierhead projects add {name}"
-                raise NotFound(f"there is no project {name}", hint=hint)
-            ledger.add_token(token_hash(token), ProjectHolder(name), now)
-
         await self.store.write(operation)
-        return TokenMade(token=token)
+        return await self.show(principal, request.name)
 
-    async def add_pull_token(
-        self, principal: Principal, name: str, request: PullTokenRequest
-    ) -> PullToken:
-        """Make a password that pulls from one repository for a while.
+    async def remove(self, principal: Principal, name: str, *, plan: bool) -> Removal:
+        """Remove a project with all that it had; `plan`: only say what would go.
+
+        A removal that was cut short goes on when it is asked for again, or after a restart.
 
         Raises:
-            NotFound: there is no such project for this token.
+            InUse: builds of it wait or run.
         """
-        require_project(principal, name)
-        if await self.store.read(lambda ledger: ledger.project(name)) is None:
-            raise NotFound(f"there is no project {name}")
-        ends = self.clock.now() + timedelta(seconds=request.ttl_seconds)
-        whole = datetime.fromtimestamp(int(ends.timestamp()), UTC)  # as the token carries it
-        return PullToken(
-            registry=self.host,
-            repository=name,
-            username="pull",
-            token=pull_token(self.key, name, whole),
-            expires_at=rfc3339(whole) or "",
-        )
-
-    async def capabilities(self, principal: Principal) -> ServerCapabilities:
-        """Return what this control plane can build, now."""
-        _require_submitter(principal)
+        require_owner(principal)
         now = self.clock.now()
 
-        def operation(ledger: Ledger) -> ServerCapabilities:
-            held: dict[str, list[str]] = {}
-            for stored in ledger.leased():
-                held.setdefault(stored.last_runner or "", []).append(stored.id)
-            views = [
-                runner_view(facts, tuple(held.get(facts.name, ())))
-                for facts in all_facts(ledger, now)
-            ]
-            return ServerCapabilities(registry=self.host, runners=tuple(views))
+        def operation(ledger: Ledger) -> Contents:
+            project = ledger.project(name)
+            if project is None:
+                raise no_project(principal, name)
+            contents = ledger.contents(name)
+            if contents.open_builds:
+                detail = f"{contents.open_builds} builds of {name} wait or run"
+                raise InUse(detail, hint=f"end them: pierhead builds ls --project {name}")
+            if not plan:
+                ledger.save_project(replace(project, removing=True))
+                ledger.revoke_credentials(name, None, now)
+            return contents
 
-        return await self.store.read(operation)
+        contents = await (self.store.read(operation) if plan else self.store.write(operation))
+        if not plan:
+            await self.purge(name)
+        return Removal(
+            project=name,
+            builds=contents.builds,
+            images=contents.images,
+            tags=contents.tags,
+            environments=contents.environments,
+            tokens=contents.tokens,
+            done=not plan,
+        )
+
+    async def purge(self, name: str) -> None:
+        """Delete what a project had that takes nothing any more."""
+        more = True
+        while more:
+            more, builds = await self.store.write(
+                lambda ledger: ledger.purge_project(name, PURGE_ROWS)
+            )
+            for build_id in builds:
+                await self.logs.drop(build_id)
+
+    async def finish_removals(self) -> None:
+        """Go on with removals that a stop cut short."""
+        for name in await self.store.read(lambda ledger: ledger.removing()):
+            await self.purge(name)
+
+    # Environments.
+
+    async def environments(
+        self, principal: Principal, project: str, limit: int, after: str
+    ) -> EnvironmentPage:
+        """Return the environments of a project, by name."""
+        require_view(principal, project)
+        check_limit(limit)
+
+        def operation(ledger: Ledger) -> tuple[StoredEnvironment, ...]:
+            if ledger.project(project) is None:
+                raise no_project(principal, project)
+            return tuple(ledger.environments_page(project, limit, after))
+
+        found = await self.store.read(operation)
+        following = found[-1].name if len(found) == limit else None
+        return EnvironmentPage(environments=tuple(map(environment_view, found)), next=following)
+
+    async def add_environment(
+        self, principal: Principal, request: NewEnvironment
+    ) -> EnvironmentView:
+        """Make an environment, or change one."""
+        require_owner(principal)
+        now = self.clock.now()
+
+        def operation(ledger: Ledger) -> StoredEnvironment:
+            if ledger.project(request.project) is None:
+                raise no_project(principal, request.project)
+            place_for(ledger, request.project, request.name, now)
+            found = ledger.environment(request.project, request.name)
+            assert found is not None
+            changed = replace(found, preview=request.preview)
+            ledger.save_environment(changed)
+            return changed
+
+        return environment_view(await self.store.write(operation))
+
+    async def remove_environment(
+        self, principal: Principal, project: str, name: str
+    ) -> EnvironmentView:
+        """Forget an environment and revoke its tokens; its builds stay in the project.
+
+        Raises:
+            InUse: builds of it wait or run.
+            InvalidRequest: `production` is always there.
+        """
+        require_owner(principal)
+        now = self.clock.now()
+
+        def operation(ledger: Ledger) -> StoredEnvironment:
+            found = ledger.environment(project, name)
+            if found is None:
+                hint = f"list them: pierhead projects env ls {project[:140]}"
+                raise NotFound(f"there is no environment {name[:80]}", hint=hint)
+            if name == PRODUCTION:
+                hint = "remove the whole project: pierhead projects rm"
+                raise InvalidRequest("every project has production", hint=hint)
+            if count := ledger.open_builds(project, name):
+                hint = f"end them: pierhead builds ls --project {project}"
+                raise InUse(f"{count} builds of {name} wait or run", hint=hint)
+            ledger.revoke_credentials(project, name, now)
+            ledger.drop_environment(project, name)
+            return found
+
+        return environment_view(await self.store.write(operation))
 
 
-def _require_submitter(principal: Principal) -> None:
-    """Raise `NotAllowed` for whoever never submits a build."""
-    if not isinstance(principal, Owner | ProjectHolder):
-        raise NotAllowed("this token may not do that")
+def place_for(ledger: Ledger, project: str, environment: str, now: datetime) -> StoredProject:
+    """Return the project, with the environment in it; both are made when they are not there.
+
+    An environment that nobody set up is a preview, except the first: unknown gets less trust.
+
+    Raises:
+        InUse: the project is being removed.
+        LimitReached: it has as many environments as a project may have.
+    """
+    found = ledger.project(project)
+    if found is None:
+        found = StoredProject(name=project, trusted=True, created_at=now)
+        ledger.save_project(found)
+    if found.removing:
+        raise InUse(f"the project {project} is being removed", hint="ask again in a moment")
+    for name in {PRODUCTION, environment}:
+        if ledger.environment(project, name) is None:
+            _check_room(ledger, project)
+            new = StoredEnvironment(
+                project=project, name=name, preview=name != PRODUCTION, created_at=now
+            )
+            ledger.save_environment(new)
+    return found
+
+
+def check_limit(limit: int) -> None:
+    """Raise `InvalidRequest` for a page that is none."""
+    if not 1 <= limit <= PAGE_MAX:
+        raise InvalidRequest(f"limit is from 1 to {PAGE_MAX}")
+
+
+def no_project(principal: Principal, name: str) -> NotFound:
+    """Return the refusal of a name that no project has."""
+    hint = f"make it: pierhead projects add {name[:140]}"
+    if isinstance(principal, ProjectHolder):
+        return NotFound(f"there is no project {name[:140]} for this token")
+    return NotFound(f"there is no project {name[:140]}", hint=hint)
+
+
+def _check_room(ledger: Ledger, project: str) -> None:
+    if ledger.contents(project).environments >= ENVIRONMENTS_MAX:
+        hint = f"remove some: pierhead projects env rm {project} NAME"
+        raise LimitReached(f"{project} has {ENVIRONMENTS_MAX} environments", hint=hint)

@@ -13,13 +13,7 @@ from pierhead.protocol.build import BuildPage, BuildView, CancelRequest, Queued,
 from pierhead.protocol.plan import SECRETS_BYTES_MAX, Submit
 from pierhead.router.domain import waiting
 from pierhead.router.domain.build import Build, Cancel, State
-from pierhead.router.domain.errors import (
-    InvalidRequest,
-    KeyReused,
-    NotAllowed,
-    NotFound,
-    TooLarge,
-)
+from pierhead.router.domain.errors import InvalidRequest, KeyReused, NotFound, TooLarge
 from pierhead.router.domain.matching import Wanted, explain
 from pierhead.router.domain.secretlike import require_no_secret
 from pierhead.router.domain.token import (
@@ -28,24 +22,17 @@ from pierhead.router.domain.token import (
     ProjectHolder,
     name_of,
     require_project,
+    require_submitter,
+    require_view,
 )
-from pierhead.router.ports import (
-    Clock,
-    Entropy,
-    Ledger,
-    Logs,
-    Store,
-    StoredBuild,
-    StoredProject,
-    Vault,
-)
+from pierhead.router.ports import Clock, Entropy, Ledger, Logs, Store, StoredBuild, Vault
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import all_facts, patience_of, wanted_by, wanted_of
 from pierhead.router.services.lifecycle import Lifecycle, announce
+from pierhead.router.services.projects import check_limit, place_for
 from pierhead.router.services.sweep import consider_here
 from pierhead.router.services.views import view_of
 
-PAGE_MAX = 200
 _AFTER: Final = re.compile(r"[0-9]{1,15}\Z")
 
 
@@ -71,7 +58,7 @@ class Submissions:
             SecretArgument: a build argument looks like a secret.
             TooLarge: the secrets are.
         """
-        require_project(principal, request.project)
+        require_project(principal, request.project, request.environment)
         if not request.secret_args:
             require_no_secret(request.plan.build_args)
         request, secrets = _without_secrets(request)
@@ -104,10 +91,7 @@ class Submissions:
             detail = f"the context {request.context.digest} was not uploaded to {request.project}"
             raise InvalidRequest(detail, hint="upload it first: POST /api/uploads")
         replaced = self._replace(ledger, build_id, request, now)
-        project = ledger.project(request.project)
-        if project is None:
-            project = StoredProject(name=request.project, trusted=True, created_at=now)
-            ledger.save_project(project)
+        project = place_for(ledger, request.project, request.environment, now)
         added = ledger.add_build(
             StoredBuild(
                 build=Build(id=build_id),
@@ -133,7 +117,8 @@ class Submissions:
         """End the older builds of the group, in the same transaction: never two are wanted."""
         if request.supersedes is None:
             return ()
-        older = ledger.open_in_group(request.project, request.supersedes)
+        group = ledger.open_in_group(request.project, request.supersedes)
+        older = [stored for stored in group if stored.submit.environment == request.environment]
         wish = Cancel("a newer build", f"replaced by {build_id}")
         return [self.lifecycle.apply(ledger, stored, wish, now) for stored in older]
 
@@ -152,6 +137,7 @@ class Submissions:
 
         def operation(ledger: Ledger) -> StoredBuild:
             stored = visible(ledger, principal, build_id)
+            require_project(principal, stored.submit.project, stored.submit.environment)
             command = Cancel(by, request.reason[:1000])
             return self.lifecycle.apply(ledger, stored, command, now)
 
@@ -182,18 +168,21 @@ class Submissions:
         mine: bool = False,
     ) -> BuildPage:
         """Return builds, newest first, with the places of those that wait."""
-        if isinstance(principal, ProjectHolder):
-            project = project or principal.project
-        if project is not None or not isinstance(principal, Owner):
-            require_project(principal, project or "")
-        if not 1 <= limit <= PAGE_MAX or (after is not None and not _AFTER.match(after)):
-            raise InvalidRequest(f"limit is from 1 to {PAGE_MAX}, after is what `next` said")
+        holder = require_submitter(principal)
+        environment = None
+        if isinstance(holder, ProjectHolder):
+            project, environment = project or holder.project, holder.environment
+            require_view(holder, project)
+        check_limit(limit)
+        if after is not None and not _AFTER.match(after):
+            raise InvalidRequest("after is what `next` said")
         before = int(after) if after else None
         by = name_of(principal) if mine else None
 
         def operation(ledger: Ledger) -> tuple[Sequence[StoredBuild], dict[str, int]]:
             places = {stored.id: place for place, stored in enumerate(ledger.queued(), 1)}
-            return ledger.builds_page(project, limit, before, by), places
+            page = ledger.builds_page(project, limit, before, by=by, environment=environment)
+            return page, places
 
         found, places = await self.store.read(operation)
         following = str(found[-1].sequence) if len(found) == limit else None
@@ -224,7 +213,7 @@ class Submissions:
 
     async def why_not(self, principal: Principal, request: WhyRequest) -> Why:
         """Say which runners would not take such a build and what would happen."""
-        require_project(principal, request.project)
+        require_view(principal, request.project)
         now = self.clock.now()
 
         def operation(ledger: Ledger) -> Why:
@@ -265,13 +254,17 @@ def visible(ledger: Ledger, principal: Principal, build_id: str) -> StoredBuild:
         NotFound: there is none, or it is another project's.
         InvalidRequest: the prefix fits more than one.
     """
-    if not isinstance(principal, Owner | ProjectHolder):
-        raise NotAllowed("this token may not do that")
-    project = principal.project if isinstance(principal, ProjectHolder) else None
+    holder, project, environment = require_submitter(principal), None, None
+    if isinstance(holder, ProjectHolder):
+        project, environment = holder.project, holder.environment
     exact = ledger.build(build_id)
-    if exact is not None and project in {None, exact.submit.project}:
+    if (
+        exact is not None
+        and project in {None, exact.submit.project}
+        and environment in {None, exact.submit.environment}
+    ):
         return exact
-    candidates = ledger.builds_with_prefix(build_id, project)
+    candidates = ledger.builds_with_prefix(build_id, project, environment)
     if len(candidates) > 1:
         names = ", ".join(stored.id for stored in candidates)
         raise InvalidRequest(f"{build_id} fits more than one build: {names}")

@@ -6,7 +6,12 @@ from typing import Final
 
 from pierhead.protocol.plan import UploadRequest, UploadStatus
 from pierhead.router.domain.errors import NotFound
-from pierhead.router.domain.token import Principal, require_project
+from pierhead.router.domain.token import (
+    Principal,
+    ProjectHolder,
+    require_project,
+    require_submitter,
+)
 from pierhead.router.ports import Ledger, Store, StoredUpload
 from pierhead.server.blobs import BlobStore
 
@@ -67,8 +72,10 @@ class Uploads:
         await self.store.write(operation)
 
     async def _mine(self, principal: Principal, upload_id: str) -> StoredUpload:
+        holder = require_submitter(principal)
         upload = await self.store.read(lambda ledger: ledger.upload(upload_id))
-        if upload is None:
+        theirs = isinstance(holder, ProjectHolder) and upload and upload.project != holder.project
+        if upload is None or theirs:
             hint = "begin a new one: POST /api/uploads"
             raise NotFound(f"there is no upload {upload_id[:40]}", hint=hint)
         require_project(principal, upload.project)

@@ -4,27 +4,32 @@ from datetime import datetime
 
 from pierhead.protocol.build import BuildView
 from pierhead.protocol.ids import BuildId
-from pierhead.protocol.meta import ProjectView
+from pierhead.protocol.project import EnvironmentView, ProjectView, TokenView
 from pierhead.protocol.runner import RunnerView
+from pierhead.router.domain.credential import Credential
 from pierhead.router.domain.matching import RunnerFacts
-from pierhead.router.ports import StoredBuild, StoredProject
+from pierhead.router.ports import StoredBuild, StoredEnvironment, StoredProject
+
+
+def written(at: datetime) -> str:
+    """Return a time as the wire writes it."""
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def rfc3339(at: datetime | None) -> str | None:
-    """Return a time as the wire writes it."""
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z") if at else None
+    """Return a time as the wire writes it, if there is one."""
+    return written(at) if at else None
 
 
 def view_of(stored: StoredBuild, *, position: int | None = None, log_bytes: int = 0) -> BuildView:
     """Return a build as its submitter sees it."""
     build = stored.build
-    created_at = rfc3339(stored.created_at)
-    assert created_at is not None
     return BuildView(
         id=BuildId(build.id),
         project=stored.submit.project,
+        environment=stored.submit.environment,
         state=build.state.value,
-        created_at=created_at,
+        created_at=written(stored.created_at),
         tags=stored.submit.tags,
         phase=build.phase,
         position=position,
@@ -61,8 +66,38 @@ def runner_view(facts: RunnerFacts, builds: tuple[str, ...]) -> RunnerView:
 
 def project_view(project: StoredProject) -> ProjectView:
     """Return a project as its owner sees it."""
-    created_at = rfc3339(project.created_at)
-    assert created_at is not None
     return ProjectView(
-        name=project.name, trusted=project.trusted, builds=project.builds, created_at=created_at
+        name=project.name,
+        trusted=project.trusted,
+        builds=project.builds,
+        created_at=written(project.created_at),
+    )
+
+
+def environment_view(environment: StoredEnvironment) -> EnvironmentView:
+    """Return an environment as it is listed."""
+    return EnvironmentView(
+        project=environment.project,
+        name=environment.name,
+        preview=environment.preview,
+        builds=environment.builds,
+        created_at=written(environment.created_at),
+    )
+
+
+def token_view(credential: Credential) -> TokenView:
+    """Return a token as it is listed: without what it is."""
+    terms = credential.terms
+    return TokenView(
+        id=credential.id,
+        name=terms.name,
+        project=terms.project,
+        ability=terms.ability,
+        environment=terms.environment,
+        ends_with=credential.tail,
+        created_at=written(credential.created_at),
+        created_by=credential.created_by,
+        expires_at=rfc3339(credential.expires_at),
+        used_at=rfc3339(credential.used_at),
+        revoked_at=rfc3339(credential.revoked_at),
     )

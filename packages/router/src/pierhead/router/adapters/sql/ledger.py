@@ -17,16 +17,15 @@ from pierhead.protocol.runner import Capabilities
 from pierhead.router.adapters.sql import tables as t
 from pierhead.router.adapters.sql.images import SqlImages
 from pierhead.router.adapters.sql.metadata import METADATA
-from pierhead.router.adapters.sql.statements import upsert
+from pierhead.router.adapters.sql.projects import SqlProjects
+from pierhead.router.adapters.sql.statements import SELECTOR_LENGTH, selector, upsert
 from pierhead.router.domain.build import Build, CancelWish, Lease, State
 from pierhead.router.domain.enrollment import Code
 from pierhead.router.domain.session import Session
-from pierhead.router.domain.token import Owner, Principal, ProjectHolder, Runner
 from pierhead.router.ports import (
     Ledger,
     StoredBuild,
     StoredEvent,
-    StoredProject,
     StoredRunner,
     StoredUpload,
 )
@@ -46,6 +45,9 @@ _OPEN_BUILDS: Final = {
     .limit(1000)
     for state in (State.QUEUED, State.LEASED)
 }
+_RUNNER_BY_HASH: Final = sa.select(t.runners).where(
+    selector(t.runners.c.credential_hash) == sa.bindparam("part")
+)
 _SAVE_BUILD: Final = sa.update(t.builds).where(t.builds.c.id == sa.bindparam("saved_id"))
 _ADD_EVENT: Final = sa.insert(t.events).values(
     build_id=sa.bindparam("of"),
@@ -99,7 +101,7 @@ def _prepare(connection: sa.Connection) -> None:
     connection.exec_driver_sql(f"PRAGMA user_version={t.SCHEMA_VERSION}")
 
 
-class SqlLedger(SqlImages):
+class SqlLedger(SqlImages, SqlProjects):
     """One transaction."""
 
     # Builds.
@@ -122,22 +124,28 @@ class SqlLedger(SqlImages):
         )
         return self._builds(query.order_by(t.builds.c.sequence))
 
-    def builds_with_prefix(self, prefix: str, project: str | None) -> Sequence[StoredBuild]:
+    def builds_with_prefix(
+        self, prefix: str, project: str | None, environment: str | None = None
+    ) -> Sequence[StoredBuild]:
         """Return at most two builds whose id begins so; `@`: the latest."""
         query = sa.select(t.builds).order_by(t.builds.c.sequence.desc())
-        if project is not None:
-            query = query.where(t.builds.c.project == project)
+        query = _within(query, project, environment)
         if prefix == "@":
             return self._builds(query.limit(1))
         return self._builds(query.where(t.builds.c.id.startswith(prefix, autoescape=True)).limit(2))
 
     def builds_page(
-        self, project: str | None, limit: int, before: int | None, by: str | None = None
+        self,
+        project: str | None,
+        limit: int,
+        before: int | None,
+        *,
+        by: str | None = None,
+        environment: str | None = None,
     ) -> Sequence[StoredBuild]:
         """Return builds, newest first; `by`: only what they submitted."""
         query = sa.select(t.builds).order_by(t.builds.c.sequence.desc()).limit(limit)
-        if project is not None:
-            query = query.where(t.builds.c.project == project)
+        query = _within(query, project, environment)
         if before is not None:
             query = query.where(t.builds.c.sequence < before)
         if by is not None:
@@ -268,51 +276,11 @@ class SqlLedger(SqlImages):
         }
         upsert(self._sql, t.codes, row)
 
-    # Tokens and projects.
-
-    def principal(self, token_hash: str) -> Principal | None:
-        """Return who holds a token."""
-        query = sa.select(t.tokens).where(t.tokens.c.hash == token_hash)
-        row = self._sql.execute(query).mappings().first()
-        if row is not None:
-            return Owner() if row["kind"] == "owner" else ProjectHolder(row["subject"])
-        found = sa.select(t.runners).where(t.runners.c.credential_hash == token_hash)
-        runner = self._sql.execute(found).mappings().first()
-        return Runner(runner["name"], here=runner["here"]) if runner is not None else None
-
-    def add_token(self, token_hash: str, principal: Principal, now: datetime) -> None:
-        """Add a token of an owner or a project."""
-        assert isinstance(principal, Owner | ProjectHolder)
-        subject = principal.project if isinstance(principal, ProjectHolder) else ""
-        kind = "project" if subject else "owner"
-        row = {"hash": token_hash, "kind": kind, "subject": subject, "created_at": now.timestamp()}
-        upsert(self._sql, t.tokens, row)
-
-    def project(self, name: str) -> StoredProject | None:
-        """Return one project."""
-        query = sa.select(t.projects).where(t.projects.c.name == name)
-        row = self._sql.execute(query).mappings().first()
-        if row is None:
-            return None
-        return StoredProject(**{**row, "created_at": _time(row["created_at"])})
-
-    def projects(self) -> Sequence[StoredProject]:
-        """Return all projects, by name, with how many builds they had."""
-        count = sa.func.count(t.builds.c.sequence).label("builds")
-        query = sa.select(t.projects, count).select_from(
-            t.projects.outerjoin(t.builds, t.builds.c.project == t.projects.c.name)
-        )
-        rows = self._sql.execute(query.group_by(t.projects.c.name).order_by(t.projects.c.name))
-        return [
-            StoredProject(**{**row, "created_at": _time(row["created_at"])})
-            for row in rows.mappings()
-        ]
-
-    def save_project(self, project: StoredProject) -> None:
-        """Add a project, or store one that was changed."""
-        created_at = project.created_at.timestamp()
-        row = {"name": project.name, "trusted": project.trusted, "created_at": created_at}
-        upsert(self._sql, t.projects, row)
+    def runner_by_credential(self, credential_hash: str) -> StoredRunner | None:
+        """Return the runner whose hash begins as this one does; the caller compares the whole."""
+        part = {"part": credential_hash[:SELECTOR_LENGTH]}
+        row = self._sql.execute(_RUNNER_BY_HASH, part).mappings().first()
+        return _runner(row) if row is not None else None
 
     # Uploads of contexts.
 
@@ -354,6 +322,14 @@ class SqlLedger(SqlImages):
     def mark_alive(self, now: datetime) -> None:
         """Say that heartbeats are accepted now."""
         upsert(self._sql, t.alive, {"id": 1, "at": now.timestamp()})
+
+
+def _within(query: sa.Select[Any], project: str | None, environment: str | None) -> sa.Select[Any]:
+    if project is not None:
+        query = query.where(t.builds.c.project == project)
+    if environment is not None:
+        query = query.where(t.builds.c.environment == environment)
+    return query
 
 
 def _time(seconds: float) -> datetime:
@@ -421,6 +397,7 @@ def _build_row(stored: StoredBuild) -> dict[str, Any]:
         "id": build.id,
         "sequence": stored.sequence,
         "project": stored.submit.project,
+        "environment": stored.submit.environment,
         "key": stored.submit.key,
         "supersedes": stored.submit.supersedes,
         "submit": msgspec.json.encode(stored.submit),

@@ -1,10 +1,22 @@
-"""Statements that every table needs."""
+"""Statements that several tables need."""
 
 import functools
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
+
+# Secrets are looked for by the first half of a hash, which tells nothing about them; whoever asked
+# compares the whole in constant time.
+SELECTOR_LENGTH: Final = 32
+
+
+def selector(hashed: sa.Column[str]) -> sa.ColumnElement[str]:
+    """Return the part of a hash that is looked for."""
+    # Numbers as they are and no parameters: only then does the index over this fit.
+    bounds = [sa.literal_column(text, sa.Integer) for text in ("1", str(SELECTOR_LENGTH))]
+    found: sa.ColumnElement[str] = sa.func.substr(hashed, *bounds)
+    return found
 
 
 def upsert(connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> None:

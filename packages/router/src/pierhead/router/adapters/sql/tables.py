@@ -5,6 +5,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from pierhead.router.adapters.sql.metadata import METADATA
+from pierhead.router.adapters.sql.statements import selector
 
 SCHEMA_VERSION: Final = 1
 
@@ -14,6 +15,7 @@ builds = sa.Table(
     sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("id", sa.String, nullable=False, unique=True),
     sa.Column("project", sa.String, nullable=False),
+    sa.Column("environment", sa.String, nullable=False),
     sa.Column("key", sa.String),
     sa.Column("supersedes", sa.String),
     sa.Column("submit", sa.LargeBinary, nullable=False),
@@ -57,6 +59,7 @@ sa.Index(
     sqlite_where=builds.c.supersedes.is_not(None),
 )
 sa.Index("router_builds_by_project", builds.c.project, builds.c.sequence)
+sa.Index("router_builds_by_environment", builds.c.project, builds.c.environment, builds.c.sequence)
 
 # Encrypted, and only of builds that have not ended.
 secrets = sa.Table(
@@ -96,6 +99,7 @@ runners = sa.Table(
     sa.Column("slots", sa.Integer, nullable=False),
     sa.Column("reason", sa.String),
 )
+sa.Index("router_runners_by_hash", selector(runners.c.credential_hash))
 
 codes = sa.Table(
     "router_join_codes",
@@ -104,23 +108,6 @@ codes = sa.Table(
     sa.Column("runner", sa.String, nullable=False),
     sa.Column("expires_at", sa.Float, nullable=False),
     sa.Column("spent_by", sa.String),
-)
-
-tokens = sa.Table(
-    "router_tokens",
-    METADATA,
-    sa.Column("hash", sa.String, primary_key=True),
-    sa.Column("kind", sa.String, nullable=False),
-    sa.Column("subject", sa.String, nullable=False),
-    sa.Column("created_at", sa.Float, nullable=False),
-)
-
-projects = sa.Table(
-    "router_projects",
-    METADATA,
-    sa.Column("name", sa.String, primary_key=True),
-    sa.Column("trusted", sa.Boolean, nullable=False),
-    sa.Column("created_at", sa.Float, nullable=False),
 )
 
 uploads = sa.Table(

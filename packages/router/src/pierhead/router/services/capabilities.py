@@ -1,0 +1,36 @@
+"""What this control plane can build, now."""
+
+from dataclasses import dataclass
+
+from pierhead.protocol.meta import ServerCapabilities
+from pierhead.router.domain.token import Principal, ProjectHolder, require_submitter
+from pierhead.router.ports import Clock, Ledger, Store
+from pierhead.router.services.facts import all_facts
+from pierhead.router.services.views import runner_view
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapabilitiesOf:
+    """Runners and limits, as whoever asks may see them. `host`: of references."""
+
+    store: Store
+    clock: Clock
+    host: str
+
+    async def look(self, principal: Principal) -> ServerCapabilities:
+        """Return them; of the builds that run, only those of the token's project are named."""
+        holder, now = require_submitter(principal), self.clock.now()
+        only = holder.project if isinstance(holder, ProjectHolder) else None
+
+        def operation(ledger: Ledger) -> ServerCapabilities:
+            held: dict[str, list[str]] = {}
+            for stored in ledger.leased():
+                if only in {None, stored.submit.project}:
+                    held.setdefault(stored.last_runner or "", []).append(stored.id)
+            views = [
+                runner_view(facts, tuple(held.get(facts.name, ())))
+                for facts in all_facts(ledger, now)
+            ]
+            return ServerCapabilities(registry=self.host, runners=tuple(views))
+
+        return await self.store.read(operation)
