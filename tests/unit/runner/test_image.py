@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pierhead.protocol.digest import digest_of
+from pierhead.protocol.result import Healthcheck
 from pierhead.runner.domain.image import read_image
 
 LAYERS = [{"digest": f"sha256:{number:064x}", "size": 10 + number} for number in (1, 2)]
@@ -38,6 +39,29 @@ def test_a_platform_has_one_spelling() -> None:
 def test_no_entrypoint_is_not_the_same_as_an_empty_one() -> None:
     assert read_image(*documents({"Cmd": None})).config.entrypoint is None
     assert read_image(*documents({"Entrypoint": []})).config.entrypoint == ()
+
+
+def test_what_docker_added_to_the_configuration_is_read_as_well() -> None:
+    check = {"Test": ["CMD", "/ok"], "Interval": 5_000_000_000, "Retries": 3}
+    built = read_image(
+        *documents({"Healthcheck": check, "OnBuild": ["RUN x"], "Shell": ["/bin/ash", "-c"]})
+    )
+
+    assert built.config.healthcheck == Healthcheck(
+        test=("CMD", "/ok"), interval_ns=5_000_000_000, retries=3
+    )
+    assert (built.config.on_build, built.config.shell) == (("RUN x",), ("/bin/ash", "-c"))
+
+
+def test_when_and_by_whom_it_was_made_and_its_unpacked_layers_come_from_the_document() -> None:
+    manifest, config = documents({})
+    made = {"created": "2026-01-02T03:04:05Z", "author": "me", "rootfs": {"diff_ids": ["sha256:x"]}}
+    inner = json.dumps({**json.loads(config), **made}).encode()
+
+    image = read_image(manifest, inner).platform
+
+    assert (image.created, image.author) == ("2026-01-02T03:04:05Z", "me")
+    assert image.diff_ids == ("sha256:x",)
 
 
 def test_sets_come_in_a_fixed_order() -> None:

@@ -42,13 +42,10 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 class Healthcheck(Struct, frozen=True, kw_only=True):
-    """How to see whether a container is well (docker-image-spec, "HealthcheckConfig").
-
-    Durations are nanoseconds, as the image has them; 0: the engine's default.
-    """
+    """How a container is asked whether it is well. Durations in ns, as images write them."""
 
     test: Annotated[tuple[Value, ...], Meta(max_length=1024)] = ()
-    interval_ns: Count = 0
+    interval_ns: Count = 0  # 0: the engine's default, as for all of them
     timeout_ns: Count = 0
     start_period_ns: Count = 0
     retries: Count = 0
@@ -70,7 +67,8 @@ class ImageConfig(Struct, frozen=True, kw_only=True):
     labels: Annotated[dict[Value, Value], Meta(max_length=1024)] = {}
     stop_signal: ShortText | None = None
     healthcheck: Healthcheck | None = None
-    shell: Annotated[tuple[Value, ...], Meta(max_length=64)] | None = None
+    on_build: Annotated[tuple[Value, ...], Meta(max_length=256)] = ()
+    shell: Annotated[tuple[Value, ...], Meta(max_length=64)] = ()
 
 
 class PlatformImage(Struct, frozen=True, kw_only=True):
@@ -81,6 +79,9 @@ class PlatformImage(Struct, frozen=True, kw_only=True):
     config_digest: DigestText
     size_bytes: Count  # of the layers, as pushed
     layers: Annotated[tuple[DigestText, ...], Meta(max_length=512)]
+    diff_ids: Annotated[tuple[DigestText, ...], Meta(max_length=512)] = ()  # unpacked layers
+    created: ShortText | None = None  # RFC 3339, as the image says
+    author: ShortText = ""
 
 
 class Timings(Struct, frozen=True, kw_only=True):

@@ -107,13 +107,17 @@ class ImageInfo:
     def to_docker_inspect(self) -> dict[str, Any]:
         """Return what `docker inspect` says of the image once it was pulled.
 
-        Left out is what an engine adds of its own: where it keeps the layers, tags, the time of the
-        last tag. `Size` counts the layers as they were pushed, an engine counts them unpacked.
+        It was pulled by its digest, so it has no tags. Left out is what an engine adds of its own:
+        where it keeps the layers, what the builder called its last step, the time of the last tag.
+        `Size` counts the layers as they were pushed; an engine counts them unpacked.
         """
         said: dict[str, Any] = {
             "Id": self.config_digest,
+            "RepoTags": [],
             "RepoDigests": [self.reference],
+            "Parent": "",
             "Created": self.created,
+            "DockerVersion": "",
             "Author": self.author,
             "Config": _config(self.config),
             "Architecture": self.config.architecture,

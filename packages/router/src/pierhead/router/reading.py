@@ -24,6 +24,7 @@ from pierhead.router.image import (
     Artifact,
     CacheUse,
     Digest,
+    Healthcheck,
     ImageConfig,
     ImageInfo,
     ScanMissing,
@@ -153,6 +154,9 @@ def image_of(view: wire.BuildView) -> ImageInfo:
         platforms=tuple(image.platform for image in envelope.platforms),
         size_bytes=sum(image.size_bytes for image in envelope.platforms),
         layers=tuple(map(Digest, first.layers)),
+        diff_ids=tuple(map(Digest, first.diff_ids)),
+        created=first.created,
+        author=first.author,
         artifacts={one.name: _artifact(one) for one in envelope.artifacts},
         scan=ScanMissing(why=envelope.scan.why),
         built_on=view.runner or "",
@@ -177,9 +181,24 @@ def _config(config: result.ImageConfig, platform: PlatformText) -> ImageConfig:
         labels=config.labels,
         volumes=config.volumes,
         stop_signal=config.stop_signal,
+        healthcheck=_healthcheck(config.healthcheck),
+        on_build=config.on_build,
+        shell=config.shell,
         architecture=architecture,
         variant=variant or None,
         os=system,
+    )
+
+
+def _healthcheck(check: result.Healthcheck | None) -> Healthcheck | None:
+    if check is None:
+        return None
+    return Healthcheck(
+        test=check.test,
+        interval=timedelta(microseconds=check.interval_ns / 1000),
+        timeout=timedelta(microseconds=check.timeout_ns / 1000),
+        start_period=timedelta(microseconds=check.start_period_ns / 1000),
+        retries=check.retries,
     )
 
 

@@ -23,10 +23,11 @@ from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.http import Transport
 from pierhead.protocol.client.pack import pack
 from pierhead.protocol.client.retry import retrying
+from pierhead.protocol.client.trust import trusted_ca
 from pierhead.protocol.client.upload import upload
 from pierhead.protocol.meta import PullTokenRequest
 from pierhead.protocol.plan import Submit
-from pierhead.protocol.version import PROTOCOL, RELEASE
+from pierhead.protocol.version import RELEASE, SPOKEN, Versions
 from pierhead.router.builder import StartCancelled
 from pierhead.router.contexts import Folder, open_context
 from pierhead.router.errors import (
@@ -61,10 +62,10 @@ CANCELLED_SUBMIT_SECONDS: Final = 2.0
 
 
 class RouterExecutor:
-    """A control plane at a URL. `patience`: how long it may be away before that is an error.
+    """A control plane at a URL.
 
-    Raises:
-        RefusedError: the URL is not one, or would send the token in the clear.
+    `ca` is its own certificate authority as PEM, when it has no public name; `PIERHEAD_CA` names a
+    file with one. `patience` is how long it may be away before that is an error.
     """
 
     def __init__(
@@ -72,12 +73,14 @@ class RouterExecutor:
         url: str,
         *,
         token: str | None = None,
+        ca: str | None = None,
         insecure_http: bool = False,
         patience: timedelta = PATIENCE,
         transport: Callable[[], Transport] | None = None,
     ) -> None:
         self.url = url
         self._token = token
+        self._ca = ca
         self._insecure_http = insecure_http
         self._seconds = patience.total_seconds()
         self._transport = transport
@@ -174,6 +177,7 @@ class RouterExecutor:
             client = RouterClient(
                 self.url,
                 token=self._token,
+                ca=trusted_ca(self._ca),
                 insecure_http=self._insecure_http,
                 transport=self._transport() if self._transport else None,
             )
@@ -313,12 +317,12 @@ async def _same_protocol(client: RouterClient) -> None:
         ProtocolMismatchError: it does not, and who has to be upgraded.
     """
     meta = await client.meta()
-    if not meta.low <= PROTOCOL <= meta.high:
-        older = "this library" if meta.low > PROTOCOL else "the control plane"
+    if SPOKEN.common(Versions(meta.low, meta.high)) is None:
+        older = "this library" if meta.low > SPOKEN.high else "the control plane"
         detail = f"the control plane {meta.release} speaks protocol {meta.low} to {meta.high}"
         hint = f"upgrade {older}: pip install -U pierhead-router"
         raise ProtocolMismatchError(
-            f"{detail}, this library {RELEASE} speaks {PROTOCOL}", hint=hint
+            f"{detail}, this library {RELEASE} speaks {SPOKEN.high}", hint=hint
         )
 
 

@@ -46,6 +46,9 @@ def _platform(manifest: bytes, outer: dict[str, Any], inner: dict[str, Any]) -> 
         config_digest=outer["config"]["digest"],
         size_bytes=sum(layer["size"] for layer in outer["layers"]),
         layers=tuple(layer["digest"] for layer in outer["layers"]),
+        diff_ids=tuple((inner.get("rootfs") or {}).get("diff_ids") or ()),
+        created=inner.get("created"),
+        author=(inner.get("author") or "")[:1024],
     )
 
 
@@ -63,11 +66,13 @@ def image_config(found: dict[str, Any]) -> ImageConfig:
         labels=dict(sorted((found.get("Labels") or {}).items())),
         stop_signal=found.get("StopSignal"),
         healthcheck=_healthcheck(found.get("Healthcheck")),
-        shell=tuple(found["Shell"]) if found.get("Shell") else None,
+        on_build=tuple(found.get("OnBuild") or ()),
+        shell=tuple(found.get("Shell") or ()),
     )
 
 
 def _healthcheck(found: dict[str, Any] | None) -> Healthcheck | None:
+    """Return the health check, which Docker added to the configuration of the image-spec."""
     if not found:
         return None
     return Healthcheck(
