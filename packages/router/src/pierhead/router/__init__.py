@@ -46,6 +46,8 @@ from pierhead.router.image import (
     ImageConfig,
     ImageInfo,
     ScanMissing,
+    ScanPending,
+    ScanReport,
     Timings,
 )
 from pierhead.router.outcome import (
@@ -120,6 +122,8 @@ __all__ = [
     "RunnerInfo",
     "Scan",
     "ScanMissing",
+    "ScanPending",
+    "ScanReport",
     "Secret",
     "StartCancelled",
     "Started",

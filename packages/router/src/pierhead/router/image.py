@@ -63,6 +63,19 @@ class ScanMissing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScanPending:
+    """The scan is under way; ask for the build again later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanReport:
+    """What a scan has found: how many weaknesses of each severity."""
+
+    scanner: str
+    findings: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
     """How long each phase took on the runner."""
 
@@ -96,7 +109,7 @@ class ImageInfo:
     created: str | None = None  # RFC 3339
     author: str = ""
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
-    scan: ScanMissing = ScanMissing(why="it was not scanned")
+    scan: ScanMissing | ScanPending | ScanReport = ScanMissing(why="it was not scanned")
     built_on: str = ""
     attempts: int = 1
     timings: Timings = Timings()

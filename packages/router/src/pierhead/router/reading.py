@@ -28,6 +28,8 @@ from pierhead.router.image import (
     ImageConfig,
     ImageInfo,
     ScanMissing,
+    ScanPending,
+    ScanReport,
     Timings,
 )
 from pierhead.router.outcome import (
@@ -158,7 +160,7 @@ def image_of(view: wire.BuildView) -> ImageInfo:
         created=first.created,
         author=first.author,
         artifacts={one.name: _artifact(one) for one in envelope.artifacts},
-        scan=ScanMissing(why=envelope.scan.why),
+        scan=_scan(envelope.scan),
         built_on=view.runner or "",
         attempts=view.attempts,
         timings=_timings(envelope.timings),
@@ -200,6 +202,18 @@ def _healthcheck(check: result.Healthcheck | None) -> Healthcheck | None:
         start_period=timedelta(microseconds=check.start_period_ns / 1000),
         retries=check.retries,
     )
+
+
+def _scan(scan: result.Scan) -> ScanMissing | ScanPending | ScanReport:
+    match scan:
+        case result.ScanMissing(why=why):
+            return ScanMissing(why=why)
+        case result.ScanPending():
+            return ScanPending()
+        case result.ScanReport(scanner=scanner, findings=findings):
+            return ScanReport(scanner=scanner, findings=findings)
+        case _:
+            assert_never(scan)
 
 
 def _artifact(artifact: result.Artifact) -> Artifact:
