@@ -105,6 +105,27 @@ class MemoryLedger:
     def forget_secrets(self, build_id: str) -> None:
         self.secrets_.pop(build_id, None)
 
+    def ended_before(self, before: datetime, limit: int) -> Sequence[StoredBuild]:
+        ended = [
+            (one.build.finished_at, one)
+            for one in self.builds_.values()
+            if one.build.finished_at is not None and one.build.finished_at < before
+        ]
+        return [one for _, one in sorted(ended, key=lambda pair: pair[0])][:limit]
+
+    def delete_build(self, build_id: str) -> None:
+        del self.builds_[build_id]
+        for name in [name for name in self.events_ if name[0] == build_id]:
+            del self.events_[name]
+
+    def is_named(self, project: str, digest: str) -> bool:
+        tagged = any((owner, to) == (project, digest) for (owner, _), to in self.tags_.items())
+        built = any(
+            one.submit.project == project and (one.reference or "").endswith(f"@{digest}")
+            for one in self.builds_.values()
+        )
+        return tagged or built or self.manifest_of(project, digest) is not None
+
     def queued(self) -> Sequence[StoredBuild]:
         return [b for b in self.builds_.values() if b.build.state is State.QUEUED]
 
@@ -301,6 +322,9 @@ class MemoryLedger:
     def has_blob(self, repository: str, digest: str, attempt: str) -> bool:
         return self.told_at(repository, digest, attempt) is not None
 
+    def is_linked(self, repository: str, digest: str, pending: str) -> bool:
+        return (repository, digest, pending) in self.blobs_
+
     def link_blob(self, repository: str, digest: str, pending: str, now: datetime) -> None:
         self.blobs_[repository, digest, pending] = now
 
@@ -417,3 +441,6 @@ class MemoryLogs:
     async def drop(self, build_id: str) -> None:
         for key in [key for key in self.kept if key[0] == build_id]:
             del self.kept[key]
+
+    def untouched(self, before: float) -> Sequence[str]:
+        return sorted({build_id for build_id, _ in self.kept})

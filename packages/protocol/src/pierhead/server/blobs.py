@@ -46,7 +46,15 @@ class _Upload:
 class BlobStore:
     """All blobs of a control plane, under one folder."""
 
-    def __init__(self, root: Path, *, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        new_id: Callable[[], str],
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        """Open the store under a folder. `now`: seconds since the epoch, if not the system's."""
+        self._now = now
         self._blobs = root / "blobs" / "sha256"
         self._staged = root / "uploads"
         self._trash = root / "trash"
@@ -167,7 +175,8 @@ class BlobStore:
             with staged.open("rb") as file:
                 os.fsync(file.fileno())
             with self._names(fcntl.LOCK_SH):
-                os.utime(staged)  # the sweep goes by it
+                # The sweep goes by it.
+                os.utime(staged, (self._now(), self._now()) if self._now else None)
                 staged.replace(final)
             _flush_names(final.parent)
             if new_folder:
@@ -184,7 +193,7 @@ class BlobStore:
 
     def sweep(self, now: float) -> None:
         """Remove uploads that nobody went on with for a day. `now`: seconds since the epoch."""
-        for gone in [name for name in self._uploads if not self._file(name).exists()]:
+        for gone in [name for name in list(self._uploads) if not self._file(name).exists()]:
             self._uploads.pop(gone, None)  # another process ended it
         for file in self._staged.iterdir():
             with suppress(FileNotFoundError):  # it was committed meanwhile

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 import sys
@@ -38,6 +39,7 @@ from pierhead.router.domain.build import LeasePolicy
 from pierhead.router.domain.credential import USE_STORED_EVERY
 from pierhead.router.domain.errors import Refused
 from pierhead.router.domain.reach import Reach, reach
+from pierhead.router.domain.retention import Retention
 from pierhead.router.domain.token import OWNER_PREFIX, Principal
 from pierhead.router.domain.waiting import WaitingPolicy
 from pierhead.router.http.attempts import AttemptHandlers
@@ -62,6 +64,7 @@ from pierhead.router.services.attempts import Attempts
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.capabilities import CapabilitiesOf
 from pierhead.router.services.events import Events
+from pierhead.router.services.garbage import Garbage
 from pierhead.router.services.here import supervise
 from pierhead.router.services.identity import Identity
 from pierhead.router.services.images import CONFIG_BYTES_MAX
@@ -83,6 +86,7 @@ from pierhead.server.serve import listen, serve
 from pierhead.server.tls import Certificates
 
 RENEWAL_CHECK_SECONDS: Final = 60.0
+COLLECT_SECONDS: Final = 3600.0
 log = structlog.get_logger()
 
 
@@ -96,7 +100,7 @@ class Router:
     sweep: Sweep
     identity: Identity
     projects: Projects
-    blobs: BlobStore
+    garbage: Garbage
     clock: Clock
     certificates: Certificates | None
     url: str
@@ -261,7 +265,16 @@ def _compose(
         sweep=sweep,
         identity=identity,
         projects=projects,
-        blobs=blobs,
+        garbage=Garbage(
+            store=store,
+            blobs=blobs,
+            logs=logs,
+            clock=clock,
+            retention=Retention(
+                builds=timedelta(days=settings.keep_builds_days),
+                logs=timedelta(days=settings.keep_logs_days),
+            ),
+        ),
         clock=clock,
         certificates=certificates,
         url=reached.url,
@@ -314,6 +327,7 @@ async def _run(
     await router.projects.finish_removals()
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_sweep_for_ever(router))]
+        tasks.append(group.create_task(_collect_for_ever(router)))
         if settings.here and runner_installed():
             tasks.append(group.create_task(_here(router, settings, reached.local)))
         if (certificates := router.certificates) is not None:
@@ -355,7 +369,7 @@ async def _renew_for_ever(certificates: Certificates, reached: Reach, clock: Clo
 
 
 async def _sweep_for_ever(router: Router) -> None:
-    hourly, minutely = timedelta(), USE_STORED_EVERY
+    minutely = USE_STORED_EVERY
     while True:
         await asyncio.sleep(EVERY_SECONDS)
         try:
@@ -364,13 +378,19 @@ async def _sweep_for_ever(router: Router) -> None:
             if minutely < timedelta():
                 minutely = USE_STORED_EVERY
                 await router.identity.store_uses()
-            hourly -= timedelta(seconds=EVERY_SECONDS)
-            if hourly < timedelta():
-                hourly = timedelta(hours=1)
-                await asyncio.to_thread(router.blobs.sweep, router.clock.now().timestamp())
         except (PierheadError, OSError) as error:
             # A full disk must not end the sweep: it goes on when there is space again.
             log.error("sweep.failed", error=str(error))
+
+
+async def _collect_for_ever(router: Router) -> None:
+    while True:
+        try:
+            collected = await router.garbage.once()
+            log.info("garbage.collected", **dataclasses.asdict(collected))
+        except (PierheadError, OSError) as error:
+            log.error("garbage.failed", error=str(error))
+        await asyncio.sleep(COLLECT_SECONDS)
 
 
 async def _stop_with_input() -> None:

@@ -20,6 +20,8 @@ class Settings:
     proxies: tuple[str, ...] = ()  # networks of the reverse proxy that has the certificate
     here: bool = True
     insecure_http: bool = False
+    keep_builds_days: int = 90  # after their end, with the images that no tag names
+    keep_logs_days: int = 30
     ready_fd: int | None = None  # told the URL, once, when requests are accepted
     end_with_input: bool = False  # stop when standard input ends: whoever started it is gone
     time_scale: float = 1.0  # leases and waits shortened for tests; 1 elsewhere

@@ -158,6 +158,10 @@ class Images(Protocol):
         """Say whether a blob is linked where the attempt sees it."""
         ...
 
+    def is_linked(self, repository: str, digest: str, pending: str) -> bool:
+        """Say whether there is this very link."""
+        ...
+
     def link_blob(self, repository: str, digest: str, pending: str, now: datetime) -> None:
         """Make a blob visible, or note that somebody was told that it is."""
         ...
@@ -344,6 +348,18 @@ class Ledger(Images, Projects, Protocol):
         """Delete the secrets of a build."""
         ...
 
+    def ended_before(self, before: datetime, limit: int) -> Sequence[StoredBuild]:
+        """Return builds that ended before a time, oldest first."""
+        ...
+
+    def delete_build(self, build_id: str) -> None:
+        """Forget a build and its events."""
+        ...
+
+    def is_named(self, project: str, digest: str) -> bool:
+        """Say whether a tag, another manifest or a build names a manifest."""
+        ...
+
     def queued(self) -> Sequence[StoredBuild]:
         """Return builds that wait, oldest first."""
         ...
@@ -448,6 +464,10 @@ class Logs(Protocol):
 
     async def drop(self, build_id: str) -> None:
         """Delete the logs of a build; those that are not there are no error."""
+        ...
+
+    def untouched(self, before: float) -> Sequence[str]:
+        """Return the builds to whose logs nothing was added since; seconds since the epoch."""
         ...
 
 

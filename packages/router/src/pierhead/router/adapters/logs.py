@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from pierhead.protocol.errors import Unavailable
@@ -42,8 +43,20 @@ class FileLogs:
         """Delete the logs of a build; those that are not there are no error."""
         await asyncio.to_thread(shutil.rmtree, self._root / build_id, ignore_errors=True)
 
+    def untouched(self, before: float) -> Sequence[str]:
+        """Return the builds to whose logs nothing was added since; seconds since the epoch."""
+        try:
+            folders = list(self._root.iterdir())
+        except FileNotFoundError:
+            return []
+        return [folder.name for folder in folders if _latest(folder) < before]
+
     def _file(self, build_id: str, fence: int) -> Path:
         return self._root / build_id / f"{fence}.log"
+
+
+def _latest(folder: Path) -> float:
+    return max(path.stat().st_mtime for path in [folder, *folder.iterdir()])
 
 
 def _append(file: Path, offset: int, data: bytes) -> None:

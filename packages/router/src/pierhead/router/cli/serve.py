@@ -27,6 +27,8 @@ def command(
     insecure_http: Annotated[
         bool, typer.Option("--insecure-http", help="Plain HTTP beyond this machine")
     ] = False,
+    keep_builds: Annotated[int, typer.Option(help="Days to keep builds that ended", min=1)] = 90,
+    keep_logs: Annotated[int, typer.Option(help="Days to keep their logs", min=1)] = 30,
 ) -> None:
     """Run a control plane in the foreground, until it is told to stop."""
     import pierhead.router.app  # noqa: F401, PLC0415 - says now what is not installed
@@ -35,6 +37,7 @@ def command(
     arguments += ["--public-url", public_url] if public_url else []
     for network in behind_proxy or ():
         arguments += ["--behind-proxy", network]
+    arguments += ["--keep-builds", str(keep_builds), "--keep-logs", str(keep_logs)]
     arguments += ["--no-here"] if no_here else []
     arguments += ["--insecure-http"] if insecure_http else []
     tell(f"data      {data or data_folder()}")

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from pierhead.protocol.build import Event, Finished, Log
+from pierhead.router.domain.errors import NotFound
 from pierhead.router.domain.logbook import Cursor
 from pierhead.router.domain.token import Principal
 from pierhead.router.ports import Ledger, Logs, Store, StoredBuild, StoredEvent
@@ -55,7 +56,12 @@ class Events:
     async def log(self, principal: Principal, build_id: str, offset: int, limit: int) -> bytes:
         """Return stored bytes of the latest attempt's log."""
         stored = await self.stored(principal, build_id)
-        return await self.logs.read(stored.id, stored.build.fence, offset, limit)
+        fence, envelope = stored.build.fence, stored.envelope
+        had_one = stored.log_complete and envelope is not None and envelope.log_bytes > 0
+        if had_one and not self.logs.size(stored.id, fence):
+            hint = "logs are kept for as long as `pierhead serve --keep-logs` says"
+            raise NotFound(f"the log of {build_id} is not kept any more", hint=hint)
+        return await self.logs.read(stored.id, fence, offset, limit)
 
     async def stream(self, build_id: str, cursor: Cursor) -> AsyncIterator[Event]:
         """Yield events until the last one, or until the server stops."""

@@ -60,21 +60,33 @@ class Registry:
         require_pull(principal, repository)
         pending, now = _pending(principal), self.clock.now()
         told_at = await self.store.read(lambda ledger: ledger.told_at(repository, digest, pending))
+        if told_at is not None and now - told_at > TOLD_EVERY:
+            # The sweep may have been quicker than this: then it is not here any more.
+            noted = await self._note_told(principal, repository, digest, now)
+            told_at = now if noted else None
         size = await self.blobs.size(digest) if told_at is not None else None
-        if told_at is None or size is None:
+        if size is None:
             raise NotFound(f"{repository} has no blob {digest}")
-        if now - told_at > TOLD_EVERY and may_push_content(principal, repository):
-            await self._note_told(repository, digest, pending, now)
         return size
 
-    async def _note_told(self, repository: str, digest: str, pending: str, now: datetime) -> None:
-        def operation(ledger: Ledger) -> None:
-            if ledger.has_blob(repository, digest, ""):
-                ledger.link_blob(repository, digest, "", now)
-            if pending and ledger.has_blob(repository, digest, pending):
-                ledger.link_blob(repository, digest, pending, now)
+    async def _note_told(
+        self, principal: Principal, repository: str, digest: str, now: datetime
+    ) -> bool:
+        """Note that somebody who may push is told that a blob is here; say whether it is."""
+        if not may_push_content(principal, repository):
+            return True
 
-        await self.store.write(operation)
+        def operation(ledger: Ledger) -> bool:
+            seen = [
+                pending
+                for pending in {"", _pending(principal)}
+                if ledger.is_linked(repository, digest, pending)
+            ]
+            for pending in seen:
+                ledger.link_blob(repository, digest, pending, now)
+            return bool(seen)
+
+        return await self.store.write(operation)
 
     async def delete_blob(self, principal: Principal, repository: str, digest: str) -> None:
         """Take a blob out of a repository, when no manifest needs it.

@@ -89,6 +89,15 @@ class SqlImages:
         """Say whether a blob is linked where the attempt sees it."""
         return self.told_at(repository, digest, attempt) is not None
 
+    def is_linked(self, repository: str, digest: str, pending: str) -> bool:
+        """Say whether there is this very link."""
+        query = sa.select(t.blob_links.c.digest).where(
+            t.blob_links.c.repository == repository,
+            t.blob_links.c.digest == digest,
+            t.blob_links.c.pending == pending,
+        )
+        return self._sql.execute(query).first() is not None
+
     def link_blob(self, repository: str, digest: str, pending: str, now: datetime) -> None:
         """Make a blob visible, or note that somebody was told that it is."""
         row = {"repository": repository, "digest": digest, "pending": pending}
@@ -123,6 +132,13 @@ class SqlImages:
     def set_tag(self, repository: str, tag: str, digest: str) -> None:
         """Move a tag."""
         upsert(self._sql, t.tags, {"repository": repository, "tag": tag, "digest": digest})
+
+    def is_tagged(self, repository: str, digest: str) -> bool:
+        """Say whether a tag names a manifest."""
+        query = sa.select(t.tags.c.tag).where(
+            t.tags.c.repository == repository, t.tags.c.digest == digest
+        )
+        return self._sql.execute(query.limit(1)).first() is not None
 
     def tags(self, repository: str, after: str, limit: int) -> Sequence[str]:
         """Return the tags of a repository after one, sorted by their bytes."""

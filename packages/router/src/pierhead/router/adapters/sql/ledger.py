@@ -163,6 +163,25 @@ class SqlLedger(SqlImages, SqlProjects):
         """Store a build that was changed."""
         self._sql.execute(_SAVE_BUILD, {**_build_row(stored), "saved_id": stored.id})
 
+    def ended_before(self, before: datetime, limit: int) -> Sequence[StoredBuild]:
+        """Return builds that ended before a time, oldest first."""
+        at = t.builds.c.finished_at
+        query = sa.select(t.builds).where(at < before.timestamp()).order_by(at)
+        return self._builds(query.limit(limit))
+
+    def delete_build(self, build_id: str) -> None:
+        """Forget a build and its events."""
+        self._sql.execute(sa.delete(t.events).where(t.events.c.build_id == build_id))
+        self._sql.execute(sa.delete(t.builds).where(t.builds.c.id == build_id))
+
+    def is_named(self, project: str, digest: str) -> bool:
+        """Say whether a tag, another manifest or a build names a manifest."""
+        if self.is_tagged(project, digest) or self.manifest_of(project, digest) is not None:
+            return True
+        ours = t.builds.c.reference.endswith(f"@{digest}", autoescape=True)
+        query = sa.select(t.builds.c.id).where(t.builds.c.project == project, ours)
+        return self._sql.execute(query.limit(1)).first() is not None
+
     def queued(self) -> Sequence[StoredBuild]:
         """Return builds that wait, oldest first."""
         return self._open(State.QUEUED)

@@ -58,6 +58,7 @@ sa.Index(
     builds.c.supersedes,
     sqlite_where=builds.c.supersedes.is_not(None),
 )
+sa.Index("router_builds_by_end", builds.c.finished_at)
 sa.Index("router_builds_by_project", builds.c.project, builds.c.sequence)
 sa.Index("router_builds_by_environment", builds.c.project, builds.c.environment, builds.c.sequence)
 

@@ -1,0 +1,112 @@
+"""Gives back what nothing needs any more: old builds and logs, links, blobs, uploads.
+
+Nothing is taken that somebody may still rely on. A blob goes in two steps: first its link, when no
+manifest of the repository needs it and nobody was told of it within the grace; later its file, when
+no link to it was left and it was not committed within the grace. A link can be made only from
+another link, or by a commit, which makes the file young again and cannot happen while files are
+taken away. So no push and no running build loses anything, and whoever ends this at any point
+leaves nothing that the next run does not finish.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Final, TypeAlias
+
+from pierhead.router.domain.retention import Retention, is_over
+from pierhead.router.ports import Clock, Ledger, Logs, Store, StoredBuild
+from pierhead.server.blobs import BlobStore
+
+# A transaction takes so much: others wait for the writer meanwhile.
+AT_ONCE: Final = 50
+Operation: TypeAlias = Callable[[Ledger], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What one run gave back."""
+
+    builds: int
+    logs: int
+    links: int
+    blobs: int
+    freed_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Garbage:
+    """One run after the other, never two at once."""
+
+    store: Store
+    blobs: BlobStore
+    logs: Logs
+    clock: Clock
+    retention: Retention
+
+    async def once(self) -> Collected:
+        """Look at everything once."""
+        now = self.clock.now()
+        builds = await self._builds(now)
+        logs = await self._logs(now)
+        links = await self._links(now)
+        await asyncio.to_thread(self.blobs.sweep, now.timestamp())
+        blobs = await self._blobs(now)
+        freed = await asyncio.to_thread(self.blobs.empty_trash)
+        return Collected(builds=builds, logs=logs, links=links, blobs=blobs, freed_bytes=freed)
+
+    async def _builds(self, now: datetime) -> int:
+        """Forget builds that ended long ago, with their images that no tag names."""
+        before = now - self.retention.builds
+
+        def operation(ledger: Ledger) -> int:
+            old = ledger.ended_before(before, AT_ONCE)
+            for stored in old:
+                _forget(ledger, stored)
+            return len(old)
+
+        return await self._until_few(operation)
+
+    async def _logs(self, now: datetime) -> int:
+        """Remove logs of builds that ended a while ago, and of builds that are gone."""
+        kept, before = self.retention.logs, (now - self.retention.logs).timestamp()
+        removed = 0
+        for build_id in await asyncio.to_thread(self.logs.untouched, before):
+            stored = await self.store.read(lambda ledger, one=build_id: ledger.build(one))  # type: ignore[misc]
+            if stored is None or is_over(stored.build, kept, now=now):
+                await self.logs.drop(build_id)
+                removed += 1
+        return removed
+
+    async def _links(self, now: datetime) -> int:
+        before = now - self.retention.grace
+        return await self._until_few(lambda ledger: ledger.forget_links(before, AT_ONCE))
+
+    async def _until_few(self, operation: Operation) -> int:
+        """Repeat an operation until it finds less than it takes at once; return how many."""
+        total = 0
+        while (some := await self.store.write(operation)) == AT_ONCE:
+            total += some
+        return total + some
+
+    async def _blobs(self, now: datetime) -> int:
+        before = (now - self.retention.grace).timestamp()
+        taken = 0
+        for shard in await asyncio.to_thread(self.blobs.shards):
+            old = iter(await asyncio.to_thread(self.blobs.settled, shard, before))
+            while some := list(islice(old, AT_ONCE)):
+                taken += await self._take(some, before)
+        return taken
+
+    async def _take(self, digests: Sequence[str], before: float) -> int:
+        # Not a link that a transaction under way might still bring back: what is read is committed.
+        unlinked = await self.store.read(lambda ledger: ledger.unlinked(digests))
+        return await asyncio.to_thread(self.blobs.take_away, unlinked, before)
+
+
+def _forget(ledger: Ledger, stored: StoredBuild) -> None:
+    ledger.delete_build(stored.id)
+    digest = stored.envelope.manifest_digest if stored.envelope else None
+    if digest is not None and not ledger.is_named(stored.submit.project, digest):
+        ledger.delete_manifest(stored.submit.project, digest)
