@@ -120,6 +120,7 @@ class Stage:
     folder: Path
     port: int
     time_scale: float = 1.0
+    more: dict[str, str] = field(default_factory=dict)  # environment of every process
     plane: Service = field(init=False)
     services: list[Service] = field(default_factory=list)
 
@@ -142,6 +143,7 @@ class Stage:
             "PIERHEAD_CONFIG": str(self.folder / "config"),
             "PIERHEAD_URL": self.url,
             "NO_COLOR": "1",
+            **self.more,
         }
 
     @property
@@ -223,9 +225,11 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(folder: Path, *, time_scale: float = 1.0) -> AsyncIterator[Stage]:
+async def stage(
+    folder: Path, *, time_scale: float = 1.0, more: dict[str, str] | None = None
+) -> AsyncIterator[Stage]:
     """Open a stage with a running control plane; stop all that was started on it at the end."""
-    opened = Stage(folder, free_port(), time_scale)
+    opened = Stage(folder, free_port(), time_scale, more or {})
     try:
         await opened.start_plane()
         yield opened

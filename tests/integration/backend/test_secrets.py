@@ -59,6 +59,17 @@ async def test_a_step_reads_a_secret_byte_for_byte(bench: Bench, value: bytes) -
     assert (await attempt.stop()).clean
 
 
+async def test_a_secret_that_is_called_like_a_variable_of_buildahs_is_not_that(
+    bench: Bench,
+) -> None:
+    steps = "RUN --mount=type=secret,id=PATH cat /run/secrets/PATH | tr a-z A-Z\n"
+    attempt = with_secrets(bench, steps, PATH=VALUE)
+
+    assert isinstance(await attempt.run(), Built), attempt.output.decode()
+    assert VALUE.upper() in attempt.output
+    assert (await attempt.stop()).clean
+
+
 async def test_a_hundred_secrets_are_all_there(bench: Bench) -> None:
     values = {f"s{number}": b"value %d" % number for number in range(100)}
     mounts = " ".join(f"--mount=type=secret,id={name}" for name in values)

@@ -112,3 +112,13 @@ def test_a_plan_of_the_largest_size_is_taken() -> None:
 
     assert sum(map(len, values.values())) < ARGUMENT_BYTES_MAX
     assert refusal(plan) is None
+
+
+def test_secrets_are_named_and_read_from_memory() -> None:
+    command = build_command(STORE, Plan(secrets=("key", "npm")), "/c", cgroup="/step")
+
+    given = [command[at + 1] for at, word in enumerate(command) if word == "--secret"]
+    assert given == [
+        "id=key,type=file,src=/run/pierhead-secrets/key",
+        "id=npm,type=file,src=/run/pierhead-secrets/npm",
+    ]

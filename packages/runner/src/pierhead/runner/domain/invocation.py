@@ -87,6 +87,7 @@ def build_command(store: Store, plan: Plan, context: str, *, cgroup: str | None)
     for name, value in sorted(plan.labels.items()):
         options += ["--label", f"{name}={value}"]
     for secret_id in plan.secrets:
-        options += ["--secret", f"id={secret_id},src={SECRETS_FOLDER}/{secret_id}"]
+        # Without its type, one that is called like a variable of buildah's would be that.
+        options += ["--secret", f"id={secret_id},type=file,src={SECRETS_FOLDER}/{secret_id}"]
     file = f"{context}/{plan.dockerfile}"
     return store.buildah("bud", *options, "-t", LAST_BUILT, "-f", file, context)
