@@ -153,6 +153,11 @@ class MemoryLedger:
     def save_runner(self, runner: StoredRunner) -> None:
         self.runners_[runner.name] = runner
 
+    def delete_runner(self, name: str) -> None:
+        self.runners_.pop(name, None)
+        for secret_hash in [h for h, code in self.codes_.items() if code.runner == name]:
+            del self.codes_[secret_hash]
+
     def code(self, secret_hash: str) -> Code | None:
         return self.codes_.get(secret_hash)
 

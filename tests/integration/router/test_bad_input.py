@@ -1,9 +1,11 @@
 """What is malformed, oversized or absurd gets a problem document, never a traceback."""
 
+import httpx
 import pytest
+import zstandard
 
 from pierhead.protocol.problem import PROBLEM_MEDIA_TYPE
-from pierhead.protocol.version import SPOKEN
+from pierhead.protocol.version import FENCE_HEADER, OFFSET_HEADER, SPOKEN
 from tests.integration.router.stage import House
 
 DEEP = b"[" * 100_000
@@ -72,3 +74,36 @@ async def test_an_unknown_path_is_a_problem_document(house: House, path: str) ->
 
     assert answered.status_code == 404
     assert answered.headers["content-type"] == PROBLEM_MEDIA_TYPE
+
+
+@pytest.mark.parametrize("value", ["Basic é", "Basic ====", "Basic /w==", "Bearer é", "Basic"])
+async def test_credentials_that_are_none_are_refused_as_such(house: House, value: str) -> None:
+    async with httpx.AsyncClient(base_url=house.url, trust_env=False) as anybody:
+        answered = await anybody.get(
+            "/api/builds", headers=[(b"Authorization", value.encode("latin-1"))]
+        )
+
+    assert answered.status_code == 401
+    assert answered.headers["content-type"] == PROBLEM_MEDIA_TYPE
+
+
+@pytest.mark.parametrize("offset", [5, 10**6, 999_999_999_999_999])
+async def test_behind_the_end_of_a_log_there_is_nothing(house: House, offset: int) -> None:
+    build, grant = await house.leased(await house.runner())
+    await house.client(grant.token).append_log(
+        build.id, grant.fence, 0, zstandard.compress(b"line\n")
+    )
+
+    assert await house.owner.log(build.id, offset=offset) == b""
+
+
+async def test_a_part_of_a_log_in_an_unknown_encoding_is_not_stored(house: House) -> None:
+    build, grant = await house.leased(await house.runner())
+    headers = {FENCE_HEADER: "1", OFFSET_HEADER: "0", "Content-Encoding": "gzip"}
+
+    answered = await house.http(grant.token).patch(
+        f"/api/builds/{build.id}/logs", content=b"\x1f\x8b", headers=headers
+    )
+
+    assert answered.status_code == 400
+    assert await house.owner.log(build.id) == b""

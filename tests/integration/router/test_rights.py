@@ -98,6 +98,7 @@ TABLE: dict[tuple[str, str], dict[str, Expected]] = {
     ("GET", "/api/tokens"): OWNER,
     ("POST", "/api/tokens"): OWNER,
     ("DELETE", "/api/tokens/{token_id}"): OWNER,
+    ("DELETE", "/api/runners/{runner}"): OWNER,
     ("POST", "/api/runners"): OWNER,
     ("PUT", "/api/runners/session"): RUNNER,
     ("POST", "/api/runners/acquire"): RUNNER,

@@ -390,6 +390,10 @@ class Ledger(Images, Projects, Protocol):
         """Add a runner, or store one that was changed."""
         ...
 
+    def delete_runner(self, name: str) -> None:
+        """Forget a runner, and the join codes that would bring it back."""
+        ...
+
     def code(self, secret_hash: str) -> Code | None:
         """Return a join code."""
         ...

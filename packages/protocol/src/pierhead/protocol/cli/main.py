@@ -33,6 +33,7 @@ COMMANDS: Final = (
     ("machines", "serve", "run a control plane in the foreground", "pierhead-router[server]"),
     ("machines", "add", "make the line that another machine pastes", "pierhead-router"),
     ("machines", "join", "paste it there", "pierhead-runner"),
+    ("machines", "nodes", "list the machines, or remove one", "pierhead-router"),
     ("machines", "runner", "run a machine that has joined", "pierhead-runner"),
     ("machines", "doctor", "say what keeps this machine from building", "pierhead-runner"),
     ("more", "projects", "projects, environments, tokens", "pierhead-router"),

@@ -52,7 +52,15 @@ from pierhead.protocol.project import (
     TokenView,
 )
 from pierhead.protocol.result import Envelope, Receipt
-from pierhead.protocol.runner import AddRunner, Enroll, Enrolled, JoinCode, Session, SessionRequest
+from pierhead.protocol.runner import (
+    AddRunner,
+    Enroll,
+    Enrolled,
+    JoinCode,
+    RunnerView,
+    Session,
+    SessionRequest,
+)
 from pierhead.protocol.version import FENCE_HEADER, OFFSET_HEADER, PROTOCOL_HEADER, SPOKEN, Versions
 
 T = TypeVar("T")
@@ -267,6 +275,10 @@ class RouterClient:
         return await self._call(JoinCode, "POST", "/api/runners", request)
 
     # Runners.
+
+    async def remove_runner(self, name: str) -> RunnerView:
+        """Remove a runner; what it was building waits again."""
+        return await self._call(RunnerView, "DELETE", f"/api/runners/{quote(name, safe='')}")
 
     async def enroll(self, request: Enroll) -> Enrolled:
         """Turn a join code into a runner's credential."""

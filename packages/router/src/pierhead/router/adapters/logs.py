@@ -88,7 +88,8 @@ def _write_whole(descriptor: int, offset: int, data: bytes) -> None:
 def _read(file: Path, offset: int, limit: int) -> bytes:
     try:
         with file.open("rb") as stream:
-            stream.seek(offset)
+            # The end of the file is looked for, as no file can be as long as some offsets say.
+            stream.seek(min(offset, os.fstat(stream.fileno()).st_size))
             return stream.read(limit)
     except FileNotFoundError:
         return b""

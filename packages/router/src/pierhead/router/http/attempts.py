@@ -8,7 +8,7 @@ from starlette.responses import FileResponse, Response
 from pierhead.protocol.codec import to_wire
 from pierhead.protocol.lease import HOLD_MS_MAX, Heartbeat, Release
 from pierhead.protocol.result import Envelope
-from pierhead.router.domain.errors import NotFound
+from pierhead.router.domain.errors import InvalidRequest, NotFound
 from pierhead.router.domain.logbook import PART_BYTES_MAX
 from pierhead.router.http.requests import (
     Authenticate,
@@ -71,8 +71,13 @@ class AttemptHandlers:
         offset = offset_of(request)
         # zstd makes incompressible bytes a little longer.
         body = await read_body(request, PART_BYTES_MAX + 1024)
-        if request.headers.get("content-encoding") == "zstd":
-            body = decompressed(body, PART_BYTES_MAX)
+        match request.headers.get("content-encoding", "identity"):
+            case "identity":
+                pass
+            case "zstd":
+                body = decompressed(body, PART_BYTES_MAX)
+            case other:
+                raise InvalidRequest(f"a part is plain or zstd, not {other[:20]}")
         return answer(await self.attempts.append_log(attempt, offset, body))
 
     async def release(self, request: Request) -> Response:

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import binascii
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias, TypeVar
 
@@ -38,7 +37,7 @@ def token_of(request: Request) -> str:
     if scheme.lower() == "basic":
         try:
             return base64.b64decode(value, validate=True).decode().partition(":")[2]
-        except (binascii.Error, UnicodeDecodeError) as error:
+        except ValueError as error:
             detail = "the Basic credentials are not base64 of text"
             raise Unauthenticated(detail, hint=_SEND) from error
     raise Unauthenticated(f"tokens are sent as Bearer, not as {scheme[:20]}", hint=_SEND)

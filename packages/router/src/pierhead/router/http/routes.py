@@ -46,7 +46,15 @@ from pierhead.protocol.project import (
     TokenView,
 )
 from pierhead.protocol.result import Envelope, Receipt
-from pierhead.protocol.runner import AddRunner, Enroll, Enrolled, JoinCode, Session, SessionRequest
+from pierhead.protocol.runner import (
+    AddRunner,
+    Enroll,
+    Enrolled,
+    JoinCode,
+    RunnerView,
+    Session,
+    SessionRequest,
+)
 from pierhead.protocol.version import OFFSET_HEADER, RELEASE
 from pierhead.router.domain.logbook import PART_BYTES_MAX as LOG_PART_BYTES_MAX
 from pierhead.router.http.attempts import AttemptHandlers
@@ -124,6 +132,7 @@ def runner_endpoints(of: RunnerHandlers) -> list[Endpoint]:
     # fmt: off
     return [
         Endpoint(method="POST", path=runners, handler=of.add, who="owner", body=AddRunner, answer=JoinCode, summary="Make a join code"),
+        Endpoint(method="DELETE", path=f"{runners}/{{runner}}", handler=of.remove, who="owner", answer=RunnerView, summary="Remove a runner; what it builds waits again"),
         Endpoint(method="POST", path=f"{runners}/enroll", handler=of.enroll, who="anybody", body=Enroll, answer=Enrolled, summary="Turn a join code into a credential"),
         Endpoint(method="PUT", path=f"{runners}/session", handler=of.session, who="runner", body=SessionRequest, answer=Session, summary="Begin to work"),
         Endpoint(method="POST", path=f"{runners}/acquire", handler=of.acquire, who="runner", body=Acquire, answer=Acquired, summary="Take builds, held"),

@@ -30,6 +30,11 @@ class RunnerHandlers:
         principal = await self.authenticate(request)
         return answer(await self.runners.add(principal, await document(request, AddRunner)))
 
+    async def remove(self, request: Request) -> Response:
+        """`DELETE /api/runners/{name}`."""
+        principal = await self.authenticate(request)
+        return answer(await self.runners.remove(principal, request.path_params["runner"]))
+
     async def enroll(self, request: Request) -> Response:
         """`POST /api/runners/enroll`; the join code is the credential."""
         check_protocol(request)

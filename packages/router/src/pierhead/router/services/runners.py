@@ -8,11 +8,25 @@ from typing import Final
 from pierhead.protocol.ids import RunnerName
 from pierhead.protocol.joincode import JoinAddress
 from pierhead.protocol.lease import Acquire, Acquired, Grant, Held
-from pierhead.protocol.runner import AddRunner, Enroll, Enrolled, JoinCode, Session, SessionRequest
+from pierhead.protocol.runner import (
+    AddRunner,
+    Enroll,
+    Enrolled,
+    JoinCode,
+    RunnerView,
+    Session,
+    SessionRequest,
+)
 from pierhead.router.domain import build as machine
 from pierhead.router.domain import session as sessions
 from pierhead.router.domain.enrollment import LIFETIME, Code, spend
-from pierhead.router.domain.errors import InvalidRequest, RunnerNameTaken, SessionSuperseded
+from pierhead.router.domain.errors import (
+    InvalidRequest,
+    NotAllowed,
+    NotFound,
+    RunnerNameTaken,
+    SessionSuperseded,
+)
 from pierhead.router.domain.matching import RunnerFacts, choose_builds
 from pierhead.router.domain.token import (
     RUNNER_PREFIX,
@@ -27,6 +41,7 @@ from pierhead.router.ports import Clock, Entropy, Ledger, Store, StoredBuild, St
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import OFFLINE_AFTER, all_facts, facts_of, wanted_of
 from pierhead.router.services.lifecycle import Lifecycle, announce
+from pierhead.router.services.views import runner_view
 
 HOLD_MS: Final = 25_000
 HERE: Final = "here"
@@ -76,6 +91,42 @@ class Runners:
             key_pin=key_pin,
             expires_in_seconds=int(LIFETIME.total_seconds()),
         )
+
+    async def remove(self, principal: Principal, name: str) -> RunnerView:
+        """Forget a runner: its credential ends, and what it was building waits again.
+
+        Raises:
+            NotFound: there is none of this name.
+            NotAllowed: it is this machine's own.
+        """
+        require_owner(principal)
+        now = self.clock.now()
+        removed, lost = await self.store.write(lambda ledger: self._remove(ledger, name, now))
+        announce(self.bells, *lost)
+        self.bells.wake_runner(name)
+        return removed
+
+    def _remove(
+        self, ledger: Ledger, name: str, now: datetime
+    ) -> tuple[RunnerView, Sequence[StoredBuild]]:
+        known = ledger.runner(name)
+        if known is None:
+            raise NotFound(f"there is no runner {name[:63]}", hint="list them: pierhead nodes")
+        if known.here:
+            hint = "start the control plane with --no-here"
+            raise NotAllowed("this machine's own runner is not removed", hint=hint)
+        held = [
+            (stored, stored.build.lease)
+            for stored in ledger.leased()
+            if stored.build.lease and stored.build.lease.runner == name
+        ]
+        view = runner_view(facts_of(known, len(held), now), tuple(stored.id for stored, _ in held))
+        lost = [
+            self.lifecycle.apply(ledger, stored, _lost(lease, "its runner was removed"), now)
+            for stored, lease in held
+        ]
+        ledger.delete_runner(name)
+        return view, lost
 
     async def enroll(self, request: Enroll) -> Enrolled:
         """Turn a join code into a credential; the same machine may ask again."""

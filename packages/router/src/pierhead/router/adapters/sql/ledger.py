@@ -276,6 +276,11 @@ class SqlLedger(SqlImages, SqlProjects):
         }
         upsert(self._sql, t.runners, row)
 
+    def delete_runner(self, name: str) -> None:
+        """Forget a runner, and the join codes that would bring it back."""
+        self._sql.execute(sa.delete(t.runners).where(t.runners.c.name == name))
+        self._sql.execute(sa.delete(t.codes).where(t.codes.c.runner == name))
+
     def code(self, secret_hash: str) -> Code | None:
         """Return a join code."""
         query = sa.select(t.codes).where(t.codes.c.secret_hash == secret_hash)
