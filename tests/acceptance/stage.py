@@ -190,7 +190,7 @@ class Stage:
             code = (await owner.add_runner(AddRunner(name=name))).code
         if port:
             code = code.replace(f":{self.port}_", f":{port}_")
-        joined = await asyncio.to_thread(self.run, "join", code, **own)
+        joined = await asyncio.to_thread(self.run, "join", "--no-service", code, **own)
         assert joined.returncode == 0, joined.stderr
         command = [str(BIN / "pierhead"), "runner", "start"]
         service = Service(command, environment, self.folder / f"{name}.log")

@@ -73,7 +73,7 @@ class Machine:
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     machine = Machine(tmp_path_factory.mktemp("machine"), free_port())
-    up = machine.type("up", "--port", str(machine.port))
+    up = machine.type("up", "--port", str(machine.port), "--host", "127.0.0.1")
     try:
         assert up.returncode == 0, up.stderr
         yield machine

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -20,7 +21,7 @@ from pierhead.protocol.errors import IntegrityError, PierheadError, Unavailable
 from pierhead.protocol.joincode import JoinAddress, parse_join_code
 from pierhead.protocol.runner import AddRunner, Enroll, Enrolled
 from pierhead.server.tls import Certificates
-from tests.acceptance.stage import BIN, free_port
+from tests.acceptance.stage import BIN, eventually, free_port
 
 NAMES = ("127.0.0.1", "localhost")
 
@@ -64,10 +65,29 @@ class Plane:
         async with self.owner() as owner:
             return parse_join_code((await owner.add_runner(AddRunner(name=name))).code)
 
+    def runner(self, state: str) -> subprocess.Popen[bytes]:
+        own = {"PIERHEAD_RUNNER_STATE": str(self.folder / state)}
+        with (self.folder / f"{state}.log").open("ab") as log:
+            return subprocess.Popen(
+                [BIN / "pierhead", "runner", "start"],
+                env={**os.environ, **self.environment, **own},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    async def online(self, name: str) -> None:
+        async def is_there() -> bool:
+            async with self.owner() as owner:
+                runners = (await owner.capabilities()).runners
+            return any(runner.name == name and runner.online for runner in runners)
+
+        await eventually(is_there, within=60, what=f"{name} is online")
+
     def join(self, code: JoinAddress, state: str, *more: str) -> subprocess.CompletedProcess[str]:
         own = {"PIERHEAD_RUNNER_STATE": str(self.folder / state)}
         return subprocess.run(
-            [BIN / "pierhead", "join", str(code), *more],
+            [BIN / "pierhead", "join", "--no-service", str(code), *more],
             env={**os.environ, **self.environment, **own},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -155,6 +175,85 @@ async def test_who_stands_in_between_never_reads_the_secret(
     assert not (plane.folder / "astray" / "runner.json").exists()
     # The code was not used up by this: the machine can still join.
     assert plane.join(code, f"late-{len(shows)}").returncode == 0
+
+
+async def test_the_same_machine_may_use_its_code_again_and_no_other_may(plane: Plane) -> None:
+    code = await plane.code("twice")
+    first, again = plane.join(code, "twice"), plane.join(code, "twice")
+    other = plane.join(code, "somewhere-else")
+    noted = (plane.folder / "twice" / "runner.json").read_bytes()
+
+    assert first.returncode == again.returncode == 0, again.stderr
+    assert msgspec.json.decode(noted)["credential"]
+    assert other.returncode == 1
+    assert "error: this join code was used by another machine" in other.stderr
+    assert "hint: make a new one: pierhead add NAME --builds" in other.stderr
+
+
+async def test_a_code_that_nobody_made_is_refused_with_what_to_do(plane: Plane) -> None:
+    code = await plane.code("unknown")
+    made_up = JoinAddress(address=code.address, pin=code.pin, secret="x" * 43)
+    joined = plane.join(made_up, "unknown")
+    assert joined.returncode == 1
+    assert joined.stderr.endswith(
+        "error: this join code is not known here\n\n"
+        "hint: make a new one: pierhead add NAME --builds\n"
+    )
+
+
+async def test_a_plan_changes_nothing_and_uses_nothing_up(plane: Plane) -> None:
+    code = await plane.code("planned")
+    state = plane.folder / "planned"
+    planned = plane.join(code, "planned", "--plan", "--service", "--memory", "2G", "--cpus", "2")
+    assert planned.returncode == 0, planned.stderr
+    assert (
+        f"joins      {plane.url}   (its certificate authority is {code.pin[:16]}" in planned.stderr
+    )
+    assert "may use    1 build at a time, 2 cores, 2.1 GB of memory" in planned.stderr
+    assert "starts     pierhead-runner: " in planned.stderr
+    assert not (state / "runner.json").exists()
+    assert plane.join(code, "planned").returncode == 0
+
+
+async def test_a_service_is_not_set_up_unasked(plane: Plane) -> None:
+    code = await plane.code("unasked")
+    asked = plane.join(code, "unasked", "--service")
+    assert asked.returncode == 2
+    assert asked.stderr.endswith("hint: pierhead join --yes\n")
+    assert plane.join(code, "unasked").returncode == 0
+
+
+async def test_a_machine_belongs_to_one_control_plane(plane: Plane, tmp_path: Path) -> None:
+    assert plane.join(await plane.code("loyal"), "loyal").returncode == 0
+    code = await plane.code("loyal-2")
+    elsewhere = JoinAddress(
+        address=code.address.replace("127.0.0.1", "localhost"), pin=code.pin, secret=code.secret
+    )
+    refused = plane.join(elsewhere, "loyal")
+    assert refused.returncode == 1
+    assert f"error: this machine has joined {plane.url} as loyal" in refused.stderr
+
+
+async def test_a_copy_of_a_runners_state_is_refused_and_the_runner_goes_on(plane: Plane) -> None:
+    assert plane.join(await plane.code("original"), "original").returncode == 0
+    shutil.copytree(plane.folder / "original", plane.folder / "copy")
+    original = plane.runner("original")
+    try:
+        await plane.online("original")
+        copy = plane.runner("copy")
+        assert await asyncio.to_thread(copy.wait, 60) == 1
+        said = (plane.folder / "copy.log").read_text()
+        assert "error: this is a copy of the state of original, not original" in said
+        assert "hint: join this machine with a code of its own: pierhead add NAME" in said
+        await plane.online("original")
+        assert original.poll() is None
+    finally:
+        original.terminate()
+        assert original.wait(30) == 0
+
+    # Nor does it get in when the original is away.
+    copy = plane.runner("copy")
+    assert await asyncio.to_thread(copy.wait, 60) == 1
 
 
 async def test_another_pin_is_an_integrity_error(plane: Plane) -> None:
@@ -249,6 +348,7 @@ async def test_the_script_joins_with_a_shell_alone_and_the_secret_in_no_command_
     done = script(
         _SCRIPT.read_text(),
         str(code),
+        "--no-service",
         path=f"{tmp_path}:/usr/sbin:/usr/bin:/bin",
         PIERHEAD_RUNNER_STATE=str(tmp_path / "state"),
         PIERHEAD_CONFIG=str(tmp_path / "config"),

@@ -1,5 +1,6 @@
 """Matching, waiting, sessions, join codes, logs, rights and names."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -23,7 +24,13 @@ from pierhead.router.domain.logbook import Cursor, parse_cursor, skip
 from pierhead.router.domain.matching import RunnerFacts, Wanted, choose_builds, explain, rejection
 from pierhead.router.domain.naming import TagName, parse_tag, project_from_folder
 from pierhead.router.domain.rights import may_move_tag, may_pull, may_push_content
-from pierhead.router.domain.session import Session, admit, is_overtaken, reconcile
+from pierhead.router.domain.session import (
+    Session,
+    admit,
+    check_copy,
+    is_overtaken,
+    reconcile,
+)
 from pierhead.router.domain.token import (
     Attempt,
     Owner,
@@ -189,6 +196,22 @@ def test_without_a_builder_here_the_reason_says_so() -> None:
 def session(process: str = "p1", boot_id: str = "boot", silent: float = 0) -> Session:
     seen_at = NOW - timedelta(seconds=silent)
     return Session(id="s_1", runner="one", process=process, boot_id=boot_id, seen_at=seen_at)
+
+
+@pytest.mark.parametrize(
+    ("known", "said", "refused"),
+    [
+        (None, "", False),
+        (None, "here", False),
+        ("here", "here", False),
+        ("here", "there", True),
+        ("here", "", True),
+    ],
+)
+def test_a_copy_of_a_runners_state_is_refused(known: str | None, said: str, refused: bool) -> None:
+    expectation = pytest.raises(SessionSuperseded, match="copy") if refused else nullcontext()
+    with expectation:
+        assert check_copy(known, said, "desktop") is None  # type: ignore[func-returns-value]
 
 
 def admitted(current: Session | None, process: str, boot_id: str) -> bool:

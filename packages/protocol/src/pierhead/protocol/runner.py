@@ -22,6 +22,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     networks: Annotated[tuple[Literal["default", "none"], ...], Meta(max_length=2)]
     cpus: Annotated[int, Meta(ge=1, le=4096)]
     memory_bytes: Count  # what builds may use together
+    disk_free_bytes: Count = 0  # when the runner began
     slots: Annotated[int, Meta(ge=0, le=256)] = 1
     limits: Annotated[dict[ShortText, ShortText], Meta(max_length=32)] = {}  # shown, not matched
     release: ShortText = ""
@@ -33,6 +34,7 @@ class Enroll(Struct, frozen=True, kw_only=True):
     secret: Annotated[str, Meta(min_length=16, max_length=256)]
     nonce: ReplayKey
     name: RunnerName | None = None  # none: the name that the code was made for
+    state_id: ShortText = ""  # as in the session request
 
 
 class Enrolled(Struct, frozen=True, kw_only=True):
@@ -48,11 +50,15 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     `process` is random for each start of the runner, so the builds of its last life are known to
     be lost at once. The same process again gets the same session. `public_key` is of this process
     alone: secrets of its builds are sealed to it, and without one it gets no build that has any.
+
+    `state_id` is what a copy of the runner's state folder does not share with it. A runner has the
+    one that it joined with, or that of its first session; a copy is refused.
     """
 
     process: ReplayKey
     boot_id: ShortText
     started_ms: Count = 0  # since the boot: of two processes of one boot, the later one counts
+    state_id: ShortText = ""
     capabilities: Capabilities
     public_key: PublicKey | None = None
 

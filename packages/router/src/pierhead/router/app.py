@@ -31,10 +31,10 @@ from pierhead.router.adapters.folders import (
     write_registry_login,
 )
 from pierhead.router.adapters.logs import FileLogs
-from pierhead.router.adapters.process import HereProcess, memory_cap, runner_installed
+from pierhead.router.adapters.process import HereProcess, runner_installed
 from pierhead.router.adapters.sql.ledger import SqlStore
 from pierhead.router.adapters.vault import KeyVault
-from pierhead.router.config import Settings
+from pierhead.router.config import Settings, memory_cap
 from pierhead.router.domain.build import LeasePolicy
 from pierhead.router.domain.credential import USE_STORED_EVERY
 from pierhead.router.domain.errors import Refused

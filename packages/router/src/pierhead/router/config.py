@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 DEFAULT_PORT: Final = 7443
+MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +36,9 @@ def data_folder() -> Path:
     if os.geteuid() == 0:
         return Path("/var/lib/pierhead")
     return Path.home() / ".local/share/pierhead"
+
+
+def memory_cap() -> int:
+    """Return how many bytes builds may use on this machine: half, and 1.5 GiB always stay free."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(256 * MIB, min(total // 2, total - 1536 * MIB))

@@ -57,6 +57,7 @@ class StoredRunner:
     here: bool = False
     created_at: datetime
     session: Session | None = None
+    state_id: str | None = None  # of its state folder: a copy of it has another
     capabilities: Capabilities | None = None
     slots: int = 0  # asked for with the last acquire
     reason: str | None = None

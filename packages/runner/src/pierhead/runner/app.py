@@ -16,7 +16,7 @@ from pierhead.runner.adapters.entropy import jitter, new_id
 from pierhead.runner.adapters.keeper import KeeperProcess
 from pierhead.runner.adapters.router import HttpControl, Way
 from pierhead.runner.adapters.workspace import DiskWorkspace
-from pierhead.runner.config import Joined, lock_state
+from pierhead.runner.config import Joined, lock_state, state_id
 from pierhead.runner.engine import Engine, Limits
 
 log = structlog.get_logger()
@@ -30,9 +30,15 @@ async def work(joined: Joined, state: Path, *, end_with_input: bool) -> None:
     """
     holder = lock_state(state)
     way = Way(joined.url, trusted_ca(joined.ca), insecure_http=joined.insecure_http)
-    control = HttpControl(way, joined.credential)
+    control = HttpControl(way, joined.credential, state_id(holder))
     keeper = KeeperProcess(joined.url, ca=way.ca, proxy=proxy_for(joined.url, os.environ))
-    backend = BuildahBackend(state, slots=joined.slots, memory_bytes=joined.memory_bytes)
+    backend = BuildahBackend(
+        state,
+        slots=joined.slots,
+        memory_bytes=joined.memory_bytes,
+        cpus=joined.cpus,
+        disk_bytes=joined.disk_bytes,
+    )
     engine = Engine(
         control,
         backend,

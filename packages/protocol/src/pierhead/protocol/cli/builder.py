@@ -2,11 +2,16 @@
 
 import os
 import shutil
+import subprocess
 from typing import Final
 
-from pierhead.protocol.cli.speak import UNAVAILABLE, fail
+from pierhead.protocol.cli.speak import REFUSED, UNAVAILABLE, fail
 
-_PACKAGES: Final = "buildah runc iptables iproute2"
+# What builds, and the package that brings each on Debian and Ubuntu.
+_PROGRAMS: Final = {"buildah": "buildah", "runc": "runc", "iptables": "iptables", "ip": "iproute2"}
+# Without root, buildah needs these to have users and a network of its own.
+_ROOTLESS: Final = {"newuidmap": "uidmap", "fuse-overlayfs": "fuse-overlayfs"}
+_SEARCH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def require_builder() -> None:
@@ -17,7 +22,41 @@ def require_builder() -> None:
     """
     if shutil.which("buildah"):
         return
-    raise fail("buildah is not installed on this machine", install_line(_PACKAGES), UNAVAILABLE)
+    packages = " ".join(_PROGRAMS.values())
+    raise fail("buildah is not installed on this machine", install_line(packages), UNAVAILABLE)
+
+
+def lacking(*, rootless: bool = False) -> tuple[str, ...]:
+    """Return the packages that this machine needs before it can build."""
+    wanted = {**_PROGRAMS, **_ROOTLESS} if rootless else _PROGRAMS
+    return tuple(wanted[name] for name in wanted if shutil.which(name, path=_SEARCH) is None)
+
+
+def can_install() -> bool:
+    """Say whether this user can install packages here."""
+    return os.geteuid() == 0 and shutil.which("apt-get", path=_SEARCH) is not None
+
+
+def install(packages: tuple[str, ...]) -> None:
+    """Install packages.
+
+    Raises:
+        CommandFailed: apt-get could not.
+    """
+    quiet = ["-qq", "-y", "--no-install-recommends"]
+    done = subprocess.run(
+        ["apt-get", *quiet, "install", *packages],  # noqa: S607
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = (done.stderr.strip().splitlines() or ["apt-get failed"])[-1]
+        raise fail(
+            f"{' '.join(packages)} could not be installed: {said}", "apt-get update", REFUSED
+        )
 
 
 def install_line(packages: str) -> str:

@@ -65,6 +65,23 @@ def _code(error: PierheadError) -> int:
     return USAGE if isinstance(error, Invalid) and error.problem.status == 400 else REFUSED
 
 
+def agreed(question: str, *, otherwise: str) -> bool:
+    """Ask on the terminal, also when the input is a pipe; Enter alone is yes.
+
+    Raises:
+        CommandFailed: nobody can be asked; `otherwise` is what to type instead.
+    """
+    try:
+        terminal = open("/dev/tty", "r+b", buffering=0)  # noqa: SIM115 - closed below
+    except OSError:
+        raise fail(
+            "this changes the machine, and nobody is there to ask", otherwise, USAGE
+        ) from None
+    with terminal:
+        terminal.write(f"{question}  [Y/n] ".encode())
+        return terminal.readline(100).strip().lower() in {b"", b"y", b"yes"}
+
+
 class Progress:
     """Says every few seconds how far a long phase is; a short one needs no word."""
 

@@ -2,13 +2,11 @@
 
 import asyncio
 import importlib.util
-import os
 import sys
 from pathlib import Path
 from typing import Final
 
 STOP_SECONDS: Final = 15.0
-MIB: Final = 1024 * 1024
 
 
 def runner_installed() -> bool:
@@ -17,12 +15,6 @@ def runner_installed() -> bool:
         return importlib.util.find_spec("pierhead.runner.app") is not None
     except ModuleNotFoundError:
         return False
-
-
-def memory_cap() -> int:
-    """Return how many bytes builds may use on this machine: half, and 1.5 GiB always stay free."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(256 * MIB, min(total // 2, total - 1536 * MIB))
 
 
 class HereProcess:

@@ -1,33 +1,101 @@
 """`pierhead add NAME --builds`: make the line that another machine pastes."""
 
 import asyncio
-from typing import Annotated
+import contextlib
+import sys
+from typing import Annotated, Final
 
 import typer
 
-from pierhead.protocol.cli.place import find_place
-from pierhead.protocol.cli.speak import USAGE, fail, give, give_json, tell
+from pierhead.protocol.cli.place import Place, find_place
+from pierhead.protocol.cli.speak import (
+    INTERRUPTED,
+    OK,
+    UNAVAILABLE,
+    USAGE,
+    fail,
+    give,
+    give_json,
+    size,
+    tell,
+)
+from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.joincode import parse_join_code
-from pierhead.protocol.runner import AddRunner, JoinCode
+from pierhead.protocol.runner import AddRunner, Capabilities, JoinCode
+
+LOOK_SECONDS: Final = 1.0
 
 
 def command(
     name: Annotated[str, typer.Argument(help="Name of the machine: letters, digits, dashes")],
     builds: Annotated[bool, typer.Option("--builds", help="It may build")] = False,
+    wait: Annotated[
+        bool | None,
+        typer.Option("--wait/--no-wait", help="Until it has joined; usual on a terminal"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON")] = False,
     url: Annotated[str | None, typer.Option(help="Control plane")] = None,
-) -> None:
+) -> int:
     """Make the line that lets another machine build."""
     if not builds:
         raise fail("say what the machine may do", f"pierhead add {name} --builds", USAGE)
-    code = asyncio.run(_add(name, url))
+    place = find_place(url)
+    code = asyncio.run(_add(name, place))
     if as_json:
         give_json(code)
-        return
-    tell(f"Paste this on the other machine within {code.expires_in_seconds // 60} minutes:")
+    else:
+        _tell_lines(code)
+    if not (sys.stdout.isatty() if wait is None else wait):
+        return OK
+    tell(f"waiting for {name} ...   (^C leaves the code as it is)")
+    try:
+        joined = asyncio.run(_joined(name, place, code.expires_in_seconds))
+    except KeyboardInterrupt:
+        tell("the code stays good until its time is over; pierhead status says who has joined")
+        return INTERRUPTED
+    tell(f"{name} joined: {machine_words(joined)}")
+    return OK
+
+
+def machine_words(facts: Capabilities) -> str:
+    """Return what a machine is, for people."""
+    said = [
+        *facts.platforms,
+        f"{facts.cpus} cores",
+        size(facts.memory_bytes),
+        f"{size(facts.disk_free_bytes)} free" if facts.disk_free_bytes else "",
+        facts.backend,
+        "" if facts.isolation == "full" else "builds of trusted projects only: nothing isolates",
+    ]
+    return ", ".join(filter(None, said))
+
+
+def _tell_lines(code: JoinCode) -> None:
+    minutes = code.expires_in_seconds // 60
+    tell(f"Paste this on the other machine within {minutes} minutes (works once):")
     tell()
     give(join_line(code))
     tell()
+    tell(f"or, where pierhead is installed: pierhead join   (then paste {code.code})")
+
+
+async def _joined(name: str, place: Place, seconds: int) -> Capabilities:
+    """Return what the machine is, once it is at work.
+
+    Raises:
+        CommandFailed: the code's time is over.
+    """
+    try:
+        async with asyncio.timeout(seconds), place.client() as client:
+            while True:
+                with contextlib.suppress(Unavailable):
+                    for runner in (await client.capabilities()).runners:
+                        if runner.name == name and runner.online and runner.capabilities:
+                            return runner.capabilities
+                await asyncio.sleep(LOOK_SECONDS)
+    except TimeoutError:
+        hint = f"pierhead add {name} --builds makes another code"
+        raise fail(f"{name} has not joined, and the code has expired", hint, UNAVAILABLE) from None
 
 
 def join_line(code: JoinCode) -> str:
@@ -42,6 +110,6 @@ def join_line(code: JoinCode) -> str:
     return f"curl -LsSf{pinned} https://{usual}/join | sh -s -- {code.code}"
 
 
-async def _add(name: str, url: str | None) -> JoinCode:
-    async with find_place(url).client() as client:
+async def _add(name: str, place: Place) -> JoinCode:
+    async with place.client() as client:
         return await client.add_runner(AddRunner(name=name))

@@ -1,149 +1,234 @@
-"""`pierhead up`: keep a control plane on this machine."""
+"""`pierhead up`: keep a control plane on this machine.
+
+What was said once is remembered in the data folder, so that `pierhead up` alone means the same
+again.
+"""
 
 import asyncio
 import os
-import shlex
-import signal
-import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
+import msgspec
 import typer
 
-from pierhead.protocol.cli.place import Place, config_folder
-from pierhead.protocol.cli.speak import OK, REFUSED, UNAVAILABLE, fail, give, size, tell
+from pierhead.protocol.cli import service
+from pierhead.protocol.cli.place import Place, config_folder, note_local
+from pierhead.protocol.cli.service import Service
+from pierhead.protocol.cli.speak import OK, REFUSED, UNAVAILABLE, USAGE, fail, give, size, tell
+from pierhead.protocol.client.trust import fingerprint
 from pierhead.protocol.errors import PierheadError
 from pierhead.router.cli.serve import serve_arguments
-from pierhead.router.config import DEFAULT_PORT, data_folder
+from pierhead.router.config import DEFAULT_PORT, data_folder, memory_cap
+from pierhead.router.domain.errors import Refused
+from pierhead.router.domain.proxies import proxy_lines
+from pierhead.router.domain.reach import Reach, reach
 
-UNIT: Final = Path("/etc/systemd/system/pierhead.service")
-START_SECONDS: Final = 30.0
+START_SECONDS: Final = 60.0
+ANSWER_SECONDS: Final = 5.0
+ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - over TLS
+WEB_PORTS: Final = (80, 443)
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was said to `pierhead up`."""
+
+    port: int = DEFAULT_PORT
+    host: str = ALL_ADDRESSES
+    public_url: str | None = None
+    behind_proxy: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """The folders of this machine's control plane, and what was chosen for it."""
+
+    data: Path
+    chosen: Chosen
+    reached: Reach
+
+    @property
+    def place(self) -> Place:
+        """Where the commands of this machine find it."""
+        return Place(self.reached.local, None, chosen=True)
+
+    @property
+    def service(self) -> Service:
+        """What keeps it running."""
+        chosen = self.chosen
+        command = serve_arguments(self.data, chosen.host, chosen.port)
+        command += ["--public-url", chosen.public_url] if chosen.public_url else []
+        for network in chosen.behind_proxy:
+            command += ["--behind-proxy", network]
+        return Service(
+            name="pierhead",
+            description="pierhead control plane",
+            command=tuple(command),
+            folder=self.data,
+            module="pierhead.router",
+            user=os.geteuid() != 0,
+        )
 
 
 def command(
-    port: Annotated[int, typer.Option(help="Port", min=1, max=65535)] = DEFAULT_PORT,
+    port: Annotated[int | None, typer.Option(help="Port", min=1, max=65535)] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; 127.0.0.1 for this machine only")
+    ] = None,
+    public_url: Annotated[
+        str | None, typer.Option(help="How others reach it, if not by its own address")
+    ] = None,
+    behind_proxy: Annotated[
+        list[str] | None,
+        typer.Option(help="A reverse proxy has the certificate; the network that it comes from"),
+    ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what would happen")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="End it; all data stays")] = False,
 ) -> int:
     """Keep a control plane on this machine: a service where there is systemd, else a process."""
     import pierhead.router.app  # noqa: F401, PLC0415 - says now what is not installed
 
-    data, place = data_folder(), Place(f"http://127.0.0.1:{port}", None, chosen=True)
+    data, said = data_folder(), locals()
+    noted = _noted(data)
+    named = {key: said[key] for key in ("port", "host", "public_url") if said[key] is not None}
+    if behind_proxy:
+        named |= {"behind_proxy": tuple(behind_proxy), "host": host or "127.0.0.1"}
+    chosen = msgspec.structs.replace(noted, **named)
+    machine = _Machine(data, chosen, _reach(chosen))
     if stop:
-        return _stop(data)
+        return _stop(machine)
     if plan:
-        tell(_plan(data, port))
+        _tell_plan(machine)
         return OK
-    if asyncio.run(_answers(place)):
-        tell(f"a control plane runs at {place.url} already")
+    ours = service.is_there(machine.service)
+    if asyncio.run(_answers(machine.place)) and (chosen == noted or not ours):
+        _tell_all(machine, f"a control plane runs at {machine.place.url} already")
         return OK
-    data.mkdir(parents=True, exist_ok=True, mode=0o750)
-    how = _start_service(data, port) if _has_systemd() else _start_process(data, port)
-    if not _comes_up(place):
-        raise fail("the control plane did not come up", f"read {data / 'serve.log'}", UNAVAILABLE)
-    _tell_all(data, place, how)
+    if ours:
+        service.stop(machine.service)  # what was said now is not what it was started with
+    _note(data, chosen)
+    how = service.start(machine.service)
+    if not _comes_up(machine):
+        hint = machine.service.where_it_speaks
+        raise fail("the control plane did not come up", hint, UNAVAILABLE)
+    note_local(machine.place.url)
+    _tell_all(machine, how)
     return OK
 
 
-def _tell_all(data: Path, place: Place, how: str) -> None:
-    status = os.statvfs(data)
-    tell(f"data       {data}   {size(status.f_bavail * status.f_frsize)} free")
-    tell(f"address    {place.url}   (this machine only: there is no TLS in this release)")
-    tell("builder    here, at most 1 build at a time, lowest CPU priority")
-    tell(f"service    {how}")
-    tell(f"You are the owner. Token: {config_folder() / 'token'} (mode 0600)")
-    tell(f"registry   docker --config {config_folder() / 'docker'} pull ...")
-    tell("next: pierhead build .")
-    give(place.url)
+def _reach(chosen: Chosen) -> Reach:
+    from pierhead.server.addresses import usual_address  # noqa: PLC0415 - of the server extra
 
-
-def _plan(data: Path, port: int) -> str:
-    command_line = shlex.join(serve_arguments(data, "127.0.0.1", port))
-    if _has_systemd():
-        return f"would write {UNIT} and start it:\n\n{_unit(command_line)}"
-    return f"would start, with its log in {data / 'serve.log'}:\n\n{command_line}"
-
-
-def _has_systemd() -> bool:
-    return Path("/run/systemd/system").is_dir() and os.geteuid() == 0
-
-
-def _unit(command_line: str) -> str:
-    return f"""[Unit]
-Description=pierhead control plane
-After=network-online.target
-Wants=network-online.target
-
-[Service]
-ExecStart={command_line}
-Restart=always
-RestartSec=2
-KillMode=mixed
-TimeoutStopSec=30
-
-[Install]
-WantedBy=multi-user.target
-"""
-
-
-def _start_service(data: Path, port: int) -> str:
-    UNIT.write_text(_unit(shlex.join(serve_arguments(data, "127.0.0.1", port))))
-    for action in (["daemon-reload"], ["enable", "--now", "pierhead.service"]):
-        done = subprocess.run(["systemctl", *action], capture_output=True, text=True, check=False)  # noqa: S607
-        if done.returncode != 0:
-            raise fail(f"systemctl {action[0]}: {done.stderr.strip()}", "journalctl -u pierhead")
-    return "pierhead.service enabled and started"
-
-
-def _start_process(data: Path, port: int) -> str:
-    with (data / "serve.log").open("ab") as log:
-        process = subprocess.Popen(
-            serve_arguments(data, "127.0.0.1", port),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    (data / "serve.pid").write_text(str(process.pid))
-    return f"process {process.pid} (there is no systemd here); end it: pierhead up --stop"
-
-
-def _stop(data: Path) -> int:
-    if _has_systemd() and UNIT.exists():
-        subprocess.run(["systemctl", "disable", "--now", "pierhead.service"], check=True)  # noqa: S607
-        UNIT.unlink()
-        return OK
     try:
-        pid = int((data / "serve.pid").read_text())
-        if b"pierhead.router" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-            raise ProcessLookupError
-        os.kill(pid, signal.SIGTERM)
-    except (OSError, ValueError):
-        raise fail(
-            f"no control plane was started by `pierhead up` on {data}", None, REFUSED
-        ) from None
-    for _ in range(300):
-        if not Path(f"/proc/{pid}").exists():
-            break
-        time.sleep(0.1)
-    (data / "serve.pid").unlink(missing_ok=True)
+        return reach(
+            host=chosen.host,
+            port=chosen.port,
+            usual_address=usual_address(),
+            public_url=chosen.public_url,
+            behind_proxy=bool(chosen.behind_proxy),
+        )
+    except Refused as error:
+        raise fail(str(error), error.hint, USAGE) from error
+
+
+def _tell_plan(machine: _Machine) -> None:
+    _tell_place(machine)
+    found = machine.service
+    tell(f"service    would be {found.kind}")
+    if service.has_systemd():
+        tell()
+        tell(service.unit_text(found))
+
+
+def _tell_all(machine: _Machine, how: str) -> None:
+    _tell_place(machine)
+    tell(f"service    {how}; end it: pierhead up --stop")
+    config = config_folder()
+    tell(f"You are the owner. Token: {config / 'token'} (mode 0600)")
+    tell(f"registry   docker --config {config / 'docker'} pull {machine.reached.registry}/...")
+    if machine.reached.own_tls:
+        folder = f"/etc/docker/certs.d/{machine.reached.registry}"
+        tell(f"           after: mkdir -p {folder} && cp {config / 'ca.crt'} {folder}/")
+    tell("next: pierhead add NAME --builds      let another machine build")
+    give(machine.reached.url)
+
+
+def _tell_place(machine: _Machine) -> None:
+    folder = machine.data
+    while not folder.exists():
+        folder = folder.parent
+    status, reached = os.statvfs(folder), machine.reached
+    tell(f"data       {machine.data}   {size(status.f_bavail * status.f_frsize)} free")
+    tell(f"address    {reached.url}   ({_kind(machine)})")
+    authority = config_folder() / "ca.crt"
+    if reached.own_tls and authority.exists():
+        tell(f"pin        {fingerprint(authority.read_text())}")
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    allowed = f"{size(memory_cap())} of {size(total)} memory"
+    tell(f"builder    here, at most 1 build at a time, {allowed}, lowest CPU priority")
+    tell(f"ports      {_ports(machine)}")
+
+
+def _kind(machine: _Machine) -> str:
+    if machine.chosen.behind_proxy:
+        return "the certificate is the proxy's"
+    if machine.reached.own_tls:
+        return "its own certificate authority, pinned in every join code"
+    return "this machine only"
+
+
+def _ports(machine: _Machine) -> str:
+    from pierhead.server.neighbours import listener_of, proxies_running  # noqa: PLC0415
+
+    taken = {port: name for port in WEB_PORTS if (name := listener_of(port))}
+    words = [f"{port} is used by {name}" for port, name in taken.items()]
+    found = f"{' and '.join(words)}: left alone" if words else "80 and 443 are free, and stay so"
+    if not machine.chosen.behind_proxy:
+        return found
+    lines = [
+        proxy_lines(proxy, machine.reached.name, machine.chosen.port)
+        for proxy in proxies_running() or ("",)
+    ]
+    return "\n\n".join([found, *lines])
+
+
+def _stop(machine: _Machine) -> int:
+    if not service.stop(machine.service):
+        text = f"no control plane was started by `pierhead up` on {machine.data}"
+        raise fail(text, None, REFUSED)
     tell("stopped; all data stays")
     return OK
 
 
-def _comes_up(place: Place) -> bool:
-    for _ in range(int(START_SECONDS * 5)):
-        if asyncio.run(_answers(place)):
+def _noted(data: Path) -> Chosen:
+    try:
+        return msgspec.json.decode((data / "up.json").read_bytes(), type=Chosen)
+    except (OSError, msgspec.MsgspecError):
+        return Chosen()
+
+
+def _note(data: Path, chosen: Chosen) -> None:
+    data.mkdir(parents=True, exist_ok=True, mode=0o750)
+    (data / "up.json").write_bytes(msgspec.json.encode(chosen))
+
+
+def _comes_up(machine: _Machine) -> bool:
+    until = time.monotonic() + START_SECONDS  # noqa: TID251 - somebody waits in real time
+    while time.monotonic() < until:  # noqa: TID251
+        if asyncio.run(_answers(machine.place)):
             return True
+        if not service.has_systemd() and service.running(machine.service) is None:
+            return False
         time.sleep(0.2)
     return False
 
 
 async def _answers(place: Place) -> bool:
-    async with place.client() as client:
-        try:
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS), place.client() as client:
             await client.meta()
-        except PierheadError:
-            return False
+    except (PierheadError, TimeoutError):
+        return False
     return True

@@ -59,6 +59,20 @@ def admit(
     return True
 
 
+def check_copy(known: str | None, said: str, runner: str) -> None:
+    """Let a runner pass whose state is where it was when it joined; `known` none: not yet seen.
+
+    The lock of a state folder keeps a second process of one folder away, and nobody from a copy of
+    the folder, which has the credential, too.
+
+    Raises:
+        SessionSuperseded: it is a copy.
+    """
+    if known is not None and known != said:
+        hint = "join this machine with a code of its own: pierhead add NAME --builds"
+        raise SessionSuperseded(f"this is a copy of the state of {runner}, not {runner}", hint=hint)
+
+
 def is_overtaken(session: Session, turn: int) -> bool:
     """Say whether a later acquire was heard already: what this one says it holds is not true now.
 

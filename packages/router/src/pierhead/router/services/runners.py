@@ -137,7 +137,8 @@ class Runners:
             code = spend(ledger.code(hashed), request.name, request.nonce, now=now)
             ledger.save_code(hashed, code)
             if ledger.runner(code.runner) is None:
-                ledger.save_runner(_new_runner(code.runner, credential, now))
+                new = _new_runner(code.runner, credential, now)
+                ledger.save_runner(replace(new, state_id=request.state_id or None))
             return code.runner
 
         return Enrolled(name=await self.store.write(operation), credential=credential)
@@ -148,7 +149,9 @@ class Runners:
 
         def operation(ledger: Ledger) -> None:
             known = ledger.runner(HERE) or _new_runner(HERE, credential, now)
-            ledger.save_runner(replace(known, here=True, credential_hash=token_hash(credential)))
+            ledger.save_runner(
+                replace(known, here=True, state_id=None, credential_hash=token_hash(credential))
+            )
 
         await self.store.write(operation)
         return credential
@@ -184,6 +187,7 @@ class Runners:
         now: datetime,
     ) -> tuple[sessions.Session, Sequence[StoredBuild]]:
         known = _registered(ledger, runner)
+        sessions.check_copy(known.state_id, request.state_id, runner.name)
         current = known.session
         # An idle runner is silent for as long as its acquire is held: longer than a lease.
         new = sessions.admit(
@@ -206,7 +210,13 @@ class Runners:
             )
         slots = request.capabilities.slots
         ledger.save_runner(
-            replace(known, session=current, capabilities=request.capabilities, slots=slots)
+            replace(
+                known,
+                session=current,
+                state_id=request.state_id or None,
+                capabilities=request.capabilities,
+                slots=slots,
+            )
         )
         lost = [
             self.lifecycle.apply(ledger, stored, _lost(lease, "its runner was restarted"), now)

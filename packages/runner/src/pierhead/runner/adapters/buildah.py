@@ -11,6 +11,7 @@ so that clearing it away cannot touch another build.
 import asyncio
 import contextlib
 import json
+import math
 import os
 import shutil
 import sys
@@ -57,10 +58,21 @@ BLOB_CACHE_BYTES: Final = 2 * 1024**3
 class BuildahBackend:
     """Builds with buildah below one folder."""
 
-    def __init__(self, state: Path, *, slots: int, memory_bytes: int | None) -> None:
+    def __init__(
+        self,
+        state: Path,
+        *,
+        slots: int,
+        memory_bytes: int | None,
+        cpus: float | None = None,
+        disk_bytes: int | None = None,
+    ) -> None:
         self._state = state.absolute()
         self._slots = slots
+        # Ceilings of each build.
         self._memory_bytes = memory_bytes
+        self._cpus = cpus
+        self._disk_bytes = disk_bytes
         self._opening = asyncio.Lock()
         self._probing = asyncio.Lock()
         self._lacking: list[str] | None = None
@@ -82,7 +94,8 @@ class BuildahBackend:
             backend=name,
             isolation="none" if lacking else "full",
             networks=("default",) if lacking else ("default", "none"),
-            cpus=os.cpu_count() or 1,
+            cpus=min(os.cpu_count() or 1, math.ceil(self._cpus or sys.maxsize)),
+            disk_free_bytes=shutil.disk_usage(self._state).free,
             memory_bytes=min(memory, self._memory_bytes or memory),
             slots=self._slots if usable else 0,
             limits=limits,
@@ -138,6 +151,7 @@ class BuildahBackend:
         network = networks.network_of(order.name)
         await self._clear(order.name, order.slot)
         await asyncio.to_thread(shutil.rmtree, order.work, ignore_errors=True)
+        await self._keep_ceiling(order.slot)
         took = asyncio.get_running_loop().time() - began
         return StopProof(
             processes=_texts(map(str, cgroup.processes())),
@@ -205,7 +219,9 @@ class BuildahBackend:
         marked.mkdir(parents=True, exist_ok=True)
         (marked / order.name).write_text(str(order.slot))
         memory = order.memory_bytes or self._memory_bytes
-        cgroup = cgroups.open_cgroup(order.name, memory_bytes=memory, cpu_weight=order.cpu_weight)
+        cgroup = cgroups.open_cgroup(
+            order.name, memory_bytes=memory, cpu_weight=order.cpu_weight, cpus=self._cpus
+        )
         async with self._opening:
             await networks.open_network(networks.network_of(order.name))
         return cgroup
@@ -241,6 +257,16 @@ class BuildahBackend:
         for container in _children(Path(store.runtime)):
             await run("runc", "--root", store.runtime, "delete", "-f", container)
         await asyncio.to_thread(close_shelter, store)
+
+    async def _keep_ceiling(self, slot: int) -> None:
+        """Empty the cache of a slot that has outgrown its share of the disk."""
+        folder, store = self._slot(slot), self._store(slot)
+        if self._disk_bytes is None:
+            return
+        if await asyncio.to_thread(_used_bytes, folder) <= self._disk_bytes:
+            return
+        await run(*store.buildah("rmi", "-a", "-f"), seconds=60)
+        await asyncio.to_thread(shutil.rmtree, folder / "tmp", ignore_errors=True)
 
     async def _containers(self, slot: int) -> tuple[str, ...]:
         store = self._store(slot)
@@ -432,6 +458,16 @@ async def _empty(cgroup: Cgroup) -> None:
                 continue
         await asyncio.sleep(0.02)
     await cgroup.remove()
+
+
+def _used_bytes(folder: Path) -> int:
+    """Return how much of the disk a folder takes, holes not counted."""
+    used = 0
+    for path, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                used += os.lstat(os.path.join(path, name)).st_blocks * 512
+    return used
 
 
 def _has_content(store: Store) -> bool:

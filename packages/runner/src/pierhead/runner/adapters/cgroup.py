@@ -15,6 +15,7 @@ _ROOT: Final = Path("/sys/fs/cgroup")
 _OURS: Final = "pierhead"
 _CONTROLLERS_V1: Final = ("memory", "pids", "cpu")
 PIDS_MAX: Final = 4096
+PERIOD_US: Final = 100_000  # the kernel's own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +121,14 @@ def available() -> bool:
     return bool(_hierarchies()[0])
 
 
-def open_cgroup(name: str, *, memory_bytes: int | None, cpu_weight: int | None) -> Cgroup:
-    """Make the cgroup of a build, with its limits."""
+def open_cgroup(
+    name: str,
+    *,
+    memory_bytes: int | None,
+    cpu_weight: int | None,
+    cpus: float | None = None,
+) -> Cgroup:
+    """Make the cgroup of a build, with its limits; half a core is 0.5 `cpus`."""
     cgroup = cgroup_of(name)
     for folder in cgroup.places:
         (folder / "main").mkdir(parents=True, exist_ok=True)
@@ -129,9 +136,9 @@ def open_cgroup(name: str, *, memory_bytes: int | None, cpu_weight: int | None) 
     if cgroup.unified:
         for folder in (_ROOT, _ROOT / _OURS, cgroup.folders[0]):
             (folder / "cgroup.subtree_control").write_text("+memory +pids +cpu")
-        _limit_v2(cgroup.folders[0], memory_bytes, cpu_weight)
+        _limit_v2(cgroup.folders[0], memory_bytes, cpu_weight, cpus)
     else:
-        _limit_v1(cgroup, memory_bytes, cpu_weight)
+        _limit_v1(cgroup, memory_bytes, cpu_weight, cpus)
     return cgroup
 
 
@@ -157,7 +164,9 @@ def _hierarchies() -> tuple[tuple[Path, ...], bool]:
     return (found if len(found) == len(_CONTROLLERS_V1) else ()), False
 
 
-def _limit_v2(folder: Path, memory_bytes: int | None, cpu_weight: int | None) -> None:
+def _limit_v2(
+    folder: Path, memory_bytes: int | None, cpu_weight: int | None, cpus: float | None
+) -> None:
     (folder / "pids.max").write_text(str(PIDS_MAX))
     if memory_bytes is not None:
         (folder / "memory.max").write_text(str(memory_bytes))
@@ -165,9 +174,13 @@ def _limit_v2(folder: Path, memory_bytes: int | None, cpu_weight: int | None) ->
             (folder / "memory.swap.max").write_text("0")
     if cpu_weight is not None:
         (folder / "cpu.weight").write_text(str(cpu_weight))
+    if cpus is not None:
+        (folder / "cpu.max").write_text(f"{int(cpus * PERIOD_US)} {PERIOD_US}")
 
 
-def _limit_v1(cgroup: Cgroup, memory_bytes: int | None, cpu_weight: int | None) -> None:
+def _limit_v1(
+    cgroup: Cgroup, memory_bytes: int | None, cpu_weight: int | None, cpus: float | None
+) -> None:
     memory, pids, cpu = cgroup.folders
     cpuset = _ROOT / "cpuset" / cgroup.name
     for folder in (cpuset.parent, cpuset, cpuset / "run"):
@@ -179,6 +192,9 @@ def _limit_v1(cgroup: Cgroup, memory_bytes: int | None, cpu_weight: int | None) 
         (memory / "memory.limit_in_bytes").write_text(str(memory_bytes))
     if cpu_weight is not None:
         (cpu / "cpu.shares").write_text(str(max(2, cpu_weight * 1024 // 100)))
+    if cpus is not None:
+        (cpu / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (cpu / "cpu.cfs_quota_us").write_text(str(int(cpus * PERIOD_US)))
 
 
 def _inherit_cpuset(folder: Path) -> None:

@@ -48,8 +48,9 @@ class Way:
 class HttpControl:
     """The runner's own calls."""
 
-    def __init__(self, way: Way, credential: str) -> None:
+    def __init__(self, way: Way, credential: str, state_id: str) -> None:
         self._way = way
+        self._state_id = state_id
         self._client = way.client(credential)
         self._key = SessionKey()
         self._started_ms = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
@@ -61,6 +62,7 @@ class HttpControl:
             process=process,
             boot_id=boot_id,
             started_ms=self._started_ms,
+            state_id=self._state_id,
             capabilities=capabilities,
             public_key=self._key.public,
         )

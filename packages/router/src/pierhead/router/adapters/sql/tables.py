@@ -96,6 +96,7 @@ runners = sa.Table(
     sa.Column("seen_at", sa.Float),
     sa.Column("turn", sa.Integer),
     sa.Column("public_key", sa.LargeBinary),
+    sa.Column("state_id", sa.String),
     sa.Column("capabilities", sa.LargeBinary),
     sa.Column("slots", sa.Integer, nullable=False),
     sa.Column("reason", sa.String),

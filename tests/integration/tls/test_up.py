@@ -1,0 +1,161 @@
+"""`up`, `add`, `join`, as typed on one machine: what is printed, and what is remembered."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pierhead.server.addresses import usual_address
+from tests.acceptance.stage import BIN, free_port
+
+ADDRESS = usual_address() or "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Keyboard:
+    """Somebody at a machine."""
+
+    folder: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        mine = {
+            "PIERHEAD_DATA": str(self.folder / "data"),
+            "PIERHEAD_CONFIG": str(self.folder / "config"),
+            "PIERHEAD_RUNNER_STATE": str(self.folder / "runner"),
+        }
+        return {**{k: v for k, v in os.environ.items() if k != "PIERHEAD_URL"}, **mine}
+
+    def type(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [BIN / "pierhead", *words],
+            env=self.environment,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [BIN / "pierhead", *words],
+            env=self.environment,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def vps(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Keyboard]:
+    machine = Keyboard(tmp_path_factory.mktemp("vps"))
+    up = machine.type("up", "--port", str(port))
+    try:
+        assert up.returncode == 0, up.stderr
+        yield machine
+    finally:
+        assert machine.type("up", "--stop").returncode == 0
+
+
+@pytest.fixture
+def desktop(tmp_path: Path) -> Iterator[Keyboard]:
+    machine = Keyboard(tmp_path)
+    try:
+        yield machine
+    finally:
+        machine.type("runner", "stop")
+
+
+def test_a_plan_says_what_would_be_and_leaves_nothing(tmp_path: Path) -> None:
+    machine = Keyboard(tmp_path)
+    planned = machine.type("up", "--plan", "--port", "7999")
+    assert planned.returncode == 0
+    assert f"data       {tmp_path / 'data'}   " in planned.stderr
+    assert ":7999   (" in planned.stderr
+    assert "service    would be " in planned.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_up_again_is_fine_and_remembers_its_port(vps: Keyboard, port: int) -> None:
+    again = vps.type("up")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == f"https://{ADDRESS}:{port}\n"
+    words = ("data ", "address ", "pin ", "builder ", "ports ", "service ", "You are the owner.")
+    assert [word for word in words if f"\n{word}" not in "\n" + again.stderr] == []
+    assert f"a control plane runs at http://127.0.0.1:{port} already" in again.stderr
+
+
+def test_the_commands_of_the_machine_find_it_without_a_word(vps: Keyboard, port: int) -> None:
+    status = vps.type("status")
+    assert status.returncode == 0, status.stderr
+    assert f"registry {ADDRESS}:{port}" in status.stdout
+
+
+def test_a_machine_joins_by_the_printed_code_and_is_named_to_who_waits(
+    vps: Keyboard, desktop: Keyboard
+) -> None:
+    adding = vps.start("add", "desktop", "--builds", "--wait")
+    assert adding.stdout is not None
+    line = adding.stdout.readline()
+    found = re.fullmatch(r"curl -LsSf .* https://\S+/join \| sh -s -- (ph1_\S+)\n", line)
+    assert found is not None, line
+    joined = desktop.type("join", "--yes", "--cpus", "1", "--memory", "1G", found[1])
+    said = adding.communicate(timeout=90)[1]
+
+    assert joined.returncode == 0, joined.stderr
+    assert "starts     pierhead-runner: " in joined.stderr
+    assert adding.returncode == 0, said
+    assert re.search(r"desktop joined: linux/\w+, 1 cores, 1\.1 GB, .* free, buildah ", said)
+    assert desktop.type("runner", "stop").returncode == 0
+    assert desktop.type("runner", "stop").returncode == 1
+
+
+def test_who_stops_waiting_leaves_the_code_good(vps: Keyboard, desktop: Keyboard) -> None:
+    adding = vps.start("add", "laptop", "--builds", "--wait")
+    assert adding.stdout is not None
+    assert adding.stderr is not None
+    code = adding.stdout.readline().split()[-1]
+    while "waiting for laptop" not in adding.stderr.readline():
+        continue
+    time.sleep(0.5)  # until it really waits
+    adding.send_signal(signal.SIGINT)
+    said = adding.communicate(timeout=30)[1]
+
+    assert adding.returncode == 130
+    assert "the code stays good" in said
+    assert desktop.type("join", "--no-service", code).returncode == 0
+
+
+def test_another_port_is_taken_up_by_the_next_up(vps: Keyboard, port: int) -> None:
+    other = free_port()
+    moved = vps.type("up", "--port", str(other))
+    back = vps.type("up", "--port", str(port))
+    assert moved.returncode == 0, moved.stderr
+    assert moved.stdout == f"https://{ADDRESS}:{other}\n"
+    assert back.returncode == 0, back.stderr
+    assert vps.type("status").returncode == 0
+
+
+def test_a_port_that_is_taken_is_an_error_with_a_hint(tmp_path: Path, port: int) -> None:
+    machine = Keyboard(tmp_path)
+    with contextlib.closing(socket.create_server(("0.0.0.0", 0))) as taken:
+        up = machine.type("up", "--port", str(taken.getsockname()[1]))
+    assert up.returncode == 3
+    assert "hint: tail " in up.stderr
