@@ -111,6 +111,7 @@ def docs(session: nox.Session) -> None:
     run(session, "python", "tools/json_schema.py", *session.posargs)
     run(session, "python", "tools/error_docs.py", *session.posargs)
     run(session, "python", "tools/api_docs.py", *session.posargs)
+    run(session, "python", "tools/man_page.py", *session.posargs)
     if (ROOT / "tools/state_diagrams.py").exists():
         run(session, "python", "tools/state_diagrams.py", *session.posargs)
     run(session, "pytest", "-q", "tests/unit/house/test_docs.py")

@@ -1,4 +1,4 @@
-"""Write the JSON Schema of all documents on the wire to docs/reference/schema/v1.json.
+"""Write the JSON Schema of all documents on the wire, and of what commands print with `--json`.
 
 `--check` writes nothing and ends with 1 when the file is not what the models say. The schema is
 made from the models, so it cannot promise anything that the code does not check.
@@ -14,11 +14,13 @@ from typing import Final, TypeGuard
 import msgspec
 
 import pierhead.protocol
+from pierhead.protocol.answers import DOCUMENTS, STREAMS
+from pierhead.protocol.problem import Problem
 from pierhead.protocol.version import PROTOCOL
 from pierhead.server.openapi import portable
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-TARGET: Final = ROOT / "docs" / "reference" / "schema" / f"v{PROTOCOL}.json"
+FOLDER: Final = ROOT / "docs" / "reference" / "schema"
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -50,16 +52,36 @@ def schema() -> str:
     return json.dumps(document, indent=2, sort_keys=False) + "\n"
 
 
+def commands() -> str:
+    """Return what each command prints; of a stream, what a line is."""
+    kinds = {**DOCUMENTS, **STREAMS}
+    schemas, components = msgspec.json.schema_components(
+        [*kinds.values(), Problem], ref_template="#/$defs/{name}"
+    )
+    shown = dict(zip(kinds, schemas, strict=False))
+    document = {
+        "$schema": DIALECT,
+        "title": "What pierhead prints with --json",
+        "description": "Of a command that is refused, the answer or the last line is a Problem.",
+        "documents": {name: portable(shown[name]) for name in sorted(DOCUMENTS)},
+        "streams": {name: portable(shown[name]) for name in sorted(STREAMS)},
+        "$defs": {name: portable(components[name]) for name in sorted(components)},
+    }
+    return json.dumps(document, indent=2, sort_keys=False) + "\n"
+
+
 def main() -> int:
-    """Write the file, or compare it."""
-    if "--check" in sys.argv[1:]:
-        if TARGET.is_file() and TARGET.read_text() == schema():
-            return 0
-        print(f"{TARGET.relative_to(ROOT)} is stale: make docs", file=sys.stderr)
-        return 1
-    TARGET.parent.mkdir(parents=True, exist_ok=True)
-    TARGET.write_text(schema())
-    return 0
+    """Write the files, or compare them."""
+    stale = []
+    for name, text in ((f"v{PROTOCOL}.json", schema()), ("commands.json", commands())):
+        target = FOLDER / name
+        if "--check" not in sys.argv[1:]:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
+        elif not target.is_file() or target.read_text() != text:
+            stale.append(f"{target.relative_to(ROOT)} is stale: make docs")
+    print("\n".join(stale), end="\n" if stale else "", file=sys.stderr)
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

@@ -40,6 +40,8 @@ missing() {
     has newuidmap || echo uidmap
     has dockerd || echo docker.io
     has debootstrap || echo debootstrap
+    has zsh || echo zsh
+    has fish || echo fish
     # Only the static one runs in an image that holds nothing else.
     if ! has busybox || ldd "$(command -v busybox)" >/dev/null 2>&1; then echo busybox-static; fi
 }

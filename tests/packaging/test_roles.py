@@ -54,6 +54,11 @@ def test_help_shows_what_is_installed_and_nothing_else(
     assert not absent & words
 
 
+def test_the_manual_page_comes_with_every_role(install: Install) -> None:
+    page = install("pierhead-router").folder / "share/man/man1/pierhead.1"
+    assert ".SH NAME\npierhead " in page.read_text()
+
+
 def test_whoever_only_submits_installs_nothing_of_a_server(install: Install) -> None:
     submitter = install("pierhead-router")
 

@@ -1,26 +1,33 @@
 """Whatever goes wrong, `pierhead` says it in one sentence, with a next step and the right code."""
 
-from importlib.metadata import EntryPoint
+import tomllib
+from typing import Annotated
 
+import msgspec
 import pytest
+import typer
 
+from pierhead.protocol.cli import commands
 from pierhead.protocol.cli import main as frame
+from pierhead.protocol.cli.commands import COMMANDS, Command
 from pierhead.protocol.cli.speak import INTERRUPTED, OK, REFUSED, UNAVAILABLE, USAGE, Progress
 from pierhead.protocol.errors import Invalid, PierheadError, Refused, Unavailable
-from pierhead.protocol.problem import problem
+from pierhead.protocol.problem import Problem, problem
+from tests.unit.house.tree import ROOT
 
 RAISES: dict[str, BaseException] = {}
 
 
-def command(name: str) -> None:
+def command(name: str, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     """Raise what a test has put under a name."""
+    del as_json
     raise RAISES[name]
 
 
 @pytest.fixture
 def only(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("build", f"{__name__}:command", "pierhead.commands")
-    monkeypatch.setattr(frame, "entry_points", lambda **_: [point])
+    there = Command("everyday", "build", "", "", f"{__name__}:command")
+    monkeypatch.setattr(frame, "find", lambda name: there if name == "build" else None)
 
 
 def raised(error: BaseException, *more: str) -> int:
@@ -29,10 +36,23 @@ def raised(error: BaseException, *more: str) -> int:
 
 
 def test_only_what_is_installed_is_shown() -> None:
-    shown = frame.page({"login", "doctor"})
+    shown = frame.page([one for one in COMMANDS if one.name in {"login", "doctor"}])
     assert "doctor" in shown
     assert "login" in shown
     assert "build " not in shown
+
+
+def test_the_table_has_every_command_that_the_distributions_declare() -> None:
+    declared: dict[str, str] = {}
+    for project in (ROOT / "packages").glob("*/pyproject.toml"):
+        points = tomllib.loads(project.read_text())["project"].get("entry-points", {})
+        declared |= points.get(commands.GROUP, {})
+    assert {one.name: one.target for one in COMMANDS} == declared
+    assert all(one.installed for one in COMMANDS)
+
+
+def test_a_command_whose_code_is_not_there_is_not_installed() -> None:
+    assert not Command("more", "x", "", "", "pierhead.nowhere.cli.x:command").installed
 
 
 @pytest.mark.usefixtures("only")
@@ -104,7 +124,7 @@ def test_wrong_usage_ends_with_2_and_points_at_help(
 
 def test_a_page_is_the_answer_to_no_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert frame.run([]) == OK
-    assert capsys.readouterr().out.startswith("Build container images somewhere else.\n")
+    assert capsys.readouterr().out.startswith("Build container images somewhere else, ")
 
 
 def test_a_long_upload_says_amount_rate_and_time_left(
@@ -119,3 +139,19 @@ def test_a_long_upload_says_amount_rate_and_time_left(
 
     told = capsys.readouterr().err
     assert told == "upload    10.0 MB of 50.0 MB at 2.0 MB/s, 20.0 s left\n"
+
+
+@pytest.mark.usefixtures("only")
+def test_with_json_whatever_goes_wrong_is_a_problem_document_on_stdout(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert raised(Refused(problem("not-allowed", "no", hint="ask")), "--json") == REFUSED
+    assert frame.run(["build", "it", "--json", "--nope"]) == USAGE
+    assert frame.run(["nothing"]) == USAGE
+
+    out, err = capsys.readouterr()
+    first, second = (msgspec.json.decode(line, type=Problem) for line in out.splitlines())
+    assert (first.slug, first.detail, first.hint) == ("not-allowed", "no", "ask")
+    assert (second.type, second.status) == ("about:blank", 400)
+    assert "No such option" in second.detail
+    assert err.startswith("error: there is no command nothing")

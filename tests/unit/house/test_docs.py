@@ -10,7 +10,7 @@ import pytest
 from pierhead.protocol.problem import PROBLEM_TYPES
 from tests.unit.house.tree import ROOT, files_like
 
-GENERATORS = ["json_schema.py", "error_docs.py", "state_diagrams.py", "api_docs.py"]
+GENERATORS = ["json_schema.py", "error_docs.py", "state_diagrams.py", "api_docs.py", "man_page.py"]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)

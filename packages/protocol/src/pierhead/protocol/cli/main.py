@@ -1,16 +1,14 @@
 """`pierhead COMMAND`: finds the command among what is installed, and ends with the right code.
 
-Commands are entry points of the group `pierhead.commands`. Only the one that was asked for is
-imported: the first line has to come within a blink.
+Only the command that was asked for is imported, and only what it needs before its first line: that
+has to come within a blink.
 """
 
-import asyncio
 import os
 import sys
-from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final
+from typing import Final
 
+from pierhead.protocol.cli.commands import COMMANDS, Command, find, installed
 from pierhead.protocol.cli.speak import (
     INTERRUPTED,
     OK,
@@ -20,26 +18,11 @@ from pierhead.protocol.cli.speak import (
     fail,
     fail_with,
     give,
+    speak_json,
 )
 from pierhead.protocol.errors import PierheadError
 from pierhead.protocol.version import RELEASE
 
-# Group, name, what it does, and what to install for it.
-COMMANDS: Final = (
-    ("everyday", "build", "build an image: here, or on your machines", "pierhead-router"),
-    ("everyday", "builds", "list, show, follow and cancel builds", "pierhead-router"),
-    ("everyday", "status", "one page: the control plane, runners, builds", "pierhead-router"),
-    ("machines", "up", "keep a control plane on this machine", "pierhead-router[server]"),
-    ("machines", "serve", "run a control plane in the foreground", "pierhead-router[server]"),
-    ("machines", "add", "make the line that another machine pastes", "pierhead-router"),
-    ("machines", "join", "paste it there", "pierhead-runner"),
-    ("machines", "nodes", "list the machines, or remove one", "pierhead-router"),
-    ("machines", "runner", "run a machine that has joined", "pierhead-runner"),
-    ("machines", "doctor", "say what keeps this machine from building", "pierhead-runner"),
-    ("more", "projects", "projects, environments, tokens", "pierhead-router"),
-    ("more", "owner-token", "the owner's tokens: list, make, rotate, end", "pierhead-router"),
-    ("more", "login", "remember a control plane", "pierhead-protocol[cli]"),
-)
 # A module that is missing, and what brings it.
 _BRINGS: Final = {
     "starlette": "pierhead-router[server]",
@@ -59,82 +42,89 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
-    found = {point.name: point for point in entry_points(group="pierhead.commands")}
     name = arguments[0] if arguments else "--help"
     if name in {"--help", "-h", "help"}:
-        give(page(set(found)))
+        give(page(installed()))
         return OK
     if name in {"--version", "-V"}:
         give(f"pierhead {RELEASE}")
         return OK
+    speak_json("--json" in arguments)
     try:
-        if name not in found:
+        command = find(name)
+        if command is None:
             raise _unknown(name)
-        return _run(found[name], arguments[1:])
+        return _run(command, arguments[1:])
     except CommandFailed as failed:
         return failed.code
     except KeyboardInterrupt:
         return INTERRUPTED
     except PierheadError as error:
-        return fail_with(error, as_json="--json" in arguments).code
+        return fail_with(error).code
     except BrokenPipeError:
         # Whoever read our output has enough; the interpreter must not complain at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+    finally:
+        speak_json(False)
 
 
-def page(installed: set[str]) -> str:
+def page(commands: list[Command]) -> str:
     """Return the page that `pierhead` alone shows."""
-    lines = ["Build container images somewhere else.", ""]
+    lines = ["Build container images somewhere else, run them on your machines.", ""]
     shown = ""
-    for group, name, summary, _ in COMMANDS:
-        if name in installed:
-            lines.append(f"{group if group != shown else '':10} {name:11} {summary}")
-            shown = group
+    for command in commands:
+        group = command.group if command.group != shown else ""
+        lines.append(f"{group:10} {command.name:11} {command.summary}")
+        shown = command.group
     return "\n".join([*lines, "", "pierhead COMMAND --help says more."])
 
 
 def _unknown(name: str) -> CommandFailed:
-    for _, known, _, package in COMMANDS:
-        if known == name:
+    for command in COMMANDS:
+        if command.name == name:
             text = f"the command {name} is not installed on this machine"
-            return fail(text, f"pip install '{package}'", USAGE)
+            return fail(text, f"pip install '{command.package}'", USAGE)
     return fail(f"there is no command {name}", "pierhead --help", USAGE)
 
 
-def _run(point: EntryPoint, arguments: list[str]) -> int:
+def _run(command: Command, arguments: list[str]) -> int:
     # Only now, and not for the page: it takes most of the time of a start.
-    import typer  # noqa: PLC0415
     from typer.exceptions import Abort, TyperException  # noqa: PLC0415
+
+    from pierhead.protocol.cli.tree import app_of  # noqa: PLC0415
 
     # httpx would import a command line of its own, which costs as much as all the rest of a start.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     try:
-        loaded = point.load()
+        app = app_of(command.load())
         # A command's module may look at its arguments before they are parsed: to say more than
         # that an option is unknown, and to take what others write in another way.
-        prepare = getattr(sys.modules[point.module], "prepare_arguments", None)
+        prepare = getattr(sys.modules[command.module], "prepare_arguments", None)
         if prepare is not None:
             arguments = prepare(arguments)
-        app = loaded if isinstance(loaded, typer.Typer) else _single(typer, loaded)
-        code = app(args=arguments, prog_name=f"pierhead {point.name}", standalone_mode=False)
+        code = app(args=arguments, prog_name=f"pierhead {command.name}", standalone_mode=False)
     except ModuleNotFoundError as error:
-        raise _missing(point.name, error) from error
+        raise _missing(command.name, error) from error
     except TyperException as error:
         text = getattr(error, "message", "") or str(error)
-        raise fail(text or "say which", f"pierhead {point.name} --help", USAGE) from error
-    except (Abort, asyncio.CancelledError):
+        raise fail(text or "say which", f"pierhead {command.name} --help", USAGE) from error
+    except Abort:
         return INTERRUPTED
     except OSError as error:
         where = f": {_shown(error.filename)}" if error.filename else ""
         raise fail(f"{error.strerror or error}{where}", None, REFUSED) from error
+    except BaseException as error:
+        if _is_cancelled(error):
+            return INTERRUPTED
+        raise
     return code if isinstance(code, int) else OK
 
 
-def _single(typer: Any, function: Callable[..., None]) -> Any:
-    app = typer.Typer(add_completion=False)
-    app.command()(function)
-    return app
+def _is_cancelled(error: BaseException) -> bool:
+    """Say whether it is asyncio's; a command that never imported asyncio cannot raise it."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and isinstance(error, asyncio.CancelledError)
 
 
 def _shown(path: str | bytes | int) -> str:

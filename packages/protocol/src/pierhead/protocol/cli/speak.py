@@ -15,7 +15,19 @@ REFUSED: Final = 1
 USAGE: Final = 2
 UNAVAILABLE: Final = 3
 INTERRUPTED: Final = 130
+# What a refusal without a problem of its own is called with --json (RFC 9457, about:blank).
+_TITLES: Final = {REFUSED: "Refused", USAGE: "Wrong usage", UNAVAILABLE: "Not available"}
+_STATUS: Final = {REFUSED: 422, USAGE: 400, UNAVAILABLE: 503}
 _PROGRESS_SECONDS: Final = 2.0
+
+
+_as_json = False
+
+
+def speak_json(wanted: bool) -> None:
+    """Say from now on in problem documents, on stdout, what goes wrong: `--json` was asked for."""
+    global _as_json
+    _as_json = wanted
 
 
 class CommandFailed(Exception):
@@ -43,6 +55,17 @@ def give_json(document: object) -> None:
 
 def fail(text: str, hint: str | None = None, code: int = REFUSED) -> CommandFailed:
     """Say what is wrong and what to do, and return what to raise."""
+    if _as_json:
+        give_json(
+            Problem(
+                type="about:blank",
+                title=_TITLES[code],
+                status=_STATUS[code],
+                detail=text.strip(),
+                hint=hint,
+            )
+        )
+        return CommandFailed(code)
     tell(f"error: {text.strip()}")
     if hint:
         tell()
@@ -50,10 +73,10 @@ def fail(text: str, hint: str | None = None, code: int = REFUSED) -> CommandFail
     return CommandFailed(code)
 
 
-def fail_with(error: PierheadError, *, as_json: bool = False) -> CommandFailed:
+def fail_with(error: PierheadError) -> CommandFailed:
     """Say what a problem says, and return what to raise."""
     problem: Problem = error.problem
-    if as_json:
+    if _as_json:
         give_json(problem)
         return CommandFailed(_code(error))
     return fail(problem.detail or problem.title, problem.hint, _code(error))

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from pierhead.protocol.answers import NodePage
 from pierhead.protocol.cli.speak import columns, duration, fail, give, give_json, size, tell
 from pierhead.protocol.runner import RunnerView
 from pierhead.router.cli.tokens import AsJson, Url, ask
@@ -21,7 +22,7 @@ def nodes(context: typer.Context, as_json: AsJson = False, url: Url = None) -> N
         return
     found = ask(url, lambda client: client.capabilities())
     if as_json:
-        give_json({"nodes": found.runners})
+        give_json(NodePage(nodes=found.runners))
         return
     now = datetime.now(UTC)  # noqa: TID251 - what people see is real time
     rows = [HEAD, *(row_of(node, now) for node in found.runners)]

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pierhead.protocol.answers import StatusPage
 from pierhead.protocol.build import BuildPage
 from pierhead.protocol.cli.place import find_place
 from pierhead.protocol.cli.speak import give, give_json
@@ -18,7 +19,7 @@ def command(
     """Show the control plane, its runners and its builds, and what needs you."""
     meta, able, page = asyncio.run(_look(url))
     if as_json:
-        give_json({"meta": meta, "capabilities": able, "builds": page.builds})
+        give_json(StatusPage(meta=meta, capabilities=able, builds=page.builds))
         return
     offline = [runner for runner in able.runners if not runner.online]
     for runner in offline:

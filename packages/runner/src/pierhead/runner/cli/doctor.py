@@ -2,12 +2,12 @@
 
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from pierhead.protocol.answers import Finding
 from pierhead.protocol.cli.builder import install_line
 from pierhead.protocol.cli.speak import OK, REFUSED, give, give_json, size
 from pierhead.runner.config import state_folder
@@ -25,20 +25,11 @@ PROGRAMS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at; `remedy` is empty when it is fine."""
-
-    what: str
-    text: str
-    remedy: str = ""
-
-
 def command(as_json: Annotated[bool, typer.Option("--json", help="As JSON")] = False) -> int:
     """Look at this machine as a builder; exit 1 when something has to be mended."""
     found = [*_programs(), _user(), _cgroups(), _disk(), _memory()]
     if as_json:
-        give_json([{"what": f.what, "text": f.text, "remedy": f.remedy} for f in found])
+        give_json(found)
     else:
         for finding in found:
             give(f"{'problem' if finding.remedy else 'ok':8} {finding.what:10} {finding.text}")
@@ -53,24 +44,26 @@ def _programs() -> list[Finding]:
     for program, package in PROGRAMS.items():
         path = shutil.which(program, path=search)
         remedy = "" if path else install_line(package)
-        found.append(Finding(program, path or "is not installed", remedy))
+        found.append(Finding(what=program, text=path or "is not installed", remedy=remedy))
     return found
 
 
 def _user() -> Finding:
     if os.geteuid() == 0:
-        return Finding("user", "root: builds are isolated")
+        return Finding(what="user", text="root: builds are isolated")
     remedy = "run it as root; until then only trusted projects build here"
-    return Finding("user", "not root: builds are not isolated", remedy)
+    return Finding(what="user", text="not root: builds are not isolated", remedy=remedy)
 
 
 def _cgroups() -> Finding:
     root = Path("/sys/fs/cgroup")
     if (root / "cgroup.controllers").exists():
-        return Finding("cgroups", "v2")
+        return Finding(what="cgroups", text="v2")
     if all((root / name).is_dir() for name in ("memory", "pids", "cpu")):
-        return Finding("cgroups", "v1")
-    return Finding("cgroups", "no memory, pids and cpu controllers", "mount cgroup2 there")
+        return Finding(what="cgroups", text="v1")
+    return Finding(
+        what="cgroups", text="no memory, pids and cpu controllers", remedy="mount cgroup2 there"
+    )
 
 
 def _disk() -> Finding:
@@ -79,10 +72,10 @@ def _disk() -> Finding:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     remedy = "" if free >= DISK_FREE_MIN else f"free at least {size(DISK_FREE_MIN)} there"
-    return Finding("disk", f"{size(free)} free at {folder}", remedy)
+    return Finding(what="disk", text=f"{size(free)} free at {folder}", remedy=remedy)
 
 
 def _memory() -> Finding:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     remedy = "" if total >= MEMORY_MIN else "builds need about 1 GB; use a larger machine"
-    return Finding("memory", size(total), remedy)
+    return Finding(what="memory", text=size(total), remedy=remedy)
