@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from pierhead.server.serve import listen, serve
+from pierhead.server.serve import Service, listen, serve
 from pierhead.server.sql import Database
 
 ROWS = sa.Table(
@@ -35,7 +35,7 @@ async def main(port: int, path: Path) -> None:
 
     app = Starlette(routes=[Route("/rows", post, methods=["POST"])])
     try:
-        await serve(app, [listen("127.0.0.1", port)], drain=lambda: None)
+        await serve(Service(app, drain=lambda: None), [listen("127.0.0.1", port)])
     finally:
         await database.close()
 

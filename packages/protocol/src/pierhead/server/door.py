@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-import structlog
+from pierhead.server.log import get_logger
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 # Returns what answers a handshake that begins with these bytes.
@@ -33,7 +33,7 @@ REFUSAL: Final = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
     b"Content-Length: %d\r\n\r\n%b" % (len(_CLEAR_TEXT), _CLEAR_TEXT)
 )
-log = structlog.get_logger()
+log = get_logger()
 
 
 class Door:

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -10,9 +9,10 @@ from starlette.responses import Response
 from pierhead.protocol.codec import to_wire
 from pierhead.protocol.errors import Invalid, PierheadError
 from pierhead.protocol.problem import PROBLEM_MEDIA_TYPE, Problem, problem
+from pierhead.server.log import get_logger
 
 _BY_STATUS: Final = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}
-log = structlog.get_logger()
+log = get_logger()
 
 
 def problem_response(found: Problem, headers: dict[str, str] | None = None) -> Response:

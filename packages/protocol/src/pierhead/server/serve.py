@@ -79,20 +79,38 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def serve(
-    app: Any,
-    listeners: Sequence[socket.socket],
-    *,
-    drain: Callable[[], None],
-    context_for: ContextFor | None = None,
-    clear_for: tuple[Network, ...] = LOOPBACK,
-) -> None:
-    """Serve until a signal comes, then drain and stop.
+class Service:
+    """An application that can be served, and stopped by whoever serves it.
 
     `context_for` answers handshakes; none: there is no TLS. Whoever comes from a network of
     `clear_for` may do without.
     """
-    config = uvicorn.Config(
+
+    def __init__(
+        self,
+        app: Any,
+        *,
+        drain: Callable[[], None],
+        context_for: ContextFor | None = None,
+        clear_for: tuple[Network, ...] = LOOPBACK,
+    ) -> None:
+        self._drain = drain
+        self._server = _Server(_config(app), context_for, clear_for)
+
+    async def run(self, listeners: Sequence[socket.socket]) -> None:
+        """Serve until somebody stops it."""
+        await self._server.serve(sockets=list(listeners))
+
+    def stop(self) -> None:
+        """Drain and stop; asked again, do not wait."""
+        if self._server.should_exit:
+            self._server.force_exit = True
+        self._drain()
+        self._server.should_exit = True
+
+
+def _config(app: Any) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
         loop="none",
         lifespan="off",
@@ -104,19 +122,15 @@ async def serve(
         timeout_keep_alive=75,  # over the clients' 30 s, so that they close first
         h11_max_incomplete_event_size=64 * 1024,
     )
-    server = _Server(config, context_for, clear_for)
 
-    def stop() -> None:
-        if server.should_exit:
-            server.force_exit = True
-        drain()
-        server.should_exit = True
 
+async def serve(service: Service, listeners: Sequence[socket.socket]) -> None:
+    """Serve until a signal comes, then drain and stop."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, service.stop)
     try:
-        await server.serve(sockets=list(listeners))
+        await service.run(listeners)
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

@@ -6,15 +6,14 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from ipaddress import ip_network
 from pathlib import Path
 from socket import socket
-from typing import Final
+from typing import Any, Final
 
-import structlog
 import uvloop
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -80,14 +79,14 @@ from pierhead.router.services.uploads import Uploads
 from pierhead.server.addresses import own_names, usual_address
 from pierhead.server.blobs import BlobStore
 from pierhead.server.door import EVERYBODY, LOOPBACK, Network
-from pierhead.server.log import configure
+from pierhead.server.log import configure, get_logger
 from pierhead.server.problems import on_bug, on_gone, on_http_exception, on_pierhead_error
-from pierhead.server.serve import listen, serve
+from pierhead.server.serve import Service, listen, serve
 from pierhead.server.tls import Certificates
 
 RENEWAL_CHECK_SECONDS: Final = 60.0
 COLLECT_SECONDS: Final = 3600.0
-log = structlog.get_logger()
+log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +116,7 @@ async def open_router(
     """Open everything that a router needs, and close it at the end."""
     clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
     key = secret_file(settings.data / "installation.key", entropy.secret()).encode()
-    store = await SqlStore.open(settings.data / "router.db")
+    store = await SqlStore.open(settings.database or settings.data / "router.db")
     try:
         identity = Identity(store=store, clock=clock, key=key)
         owner = await _owner_token(identity, settings.config / "token", entropy)
@@ -323,31 +322,101 @@ async def run(settings: Settings) -> None:
 async def _run(
     router: Router, settings: Settings, reached: Reach, listeners: Sequence[socket]
 ) -> None:
-    await router.sweep.recover()
-    await router.projects.finish_removals()
+    await _recover(router)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_sweep_for_ever(router))]
-        tasks.append(group.create_task(_collect_for_ever(router)))
-        if settings.here and runner_installed():
-            tasks.append(group.create_task(_here(router, settings, reached.local)))
-        if (certificates := router.certificates) is not None:
-            tasks.append(group.create_task(_renew_for_ever(certificates, reached, router.clock)))
+        tasks = [group.create_task(work) for work in _besides(router, settings, reached)]
         log.info("serve.ready", url=reached.url, data=str(settings.data))
         if settings.end_with_input:
             tasks.append(group.create_task(_stop_with_input()))
         if settings.ready_fd is not None:
             os.write(settings.ready_fd, reached.local.encode() + b"\n")
             os.close(settings.ready_fd)
-        await serve(
-            router.app,
-            listeners,
-            drain=router.bells.drain,
-            context_for=(lambda _hello: certificates.context) if certificates else None,
-            clear_for=_clear_for(settings),
-        )
+        await serve(_service(router, settings), listeners)
         for task in tasks:
             task.cancel()
     log.info("serve.stopped")
+
+
+async def _recover(router: Router) -> None:
+    """Take up what the last life of this control plane left unfinished."""
+    await router.sweep.recover()
+    await router.projects.finish_removals()
+
+
+def _besides(router: Router, settings: Settings, reached: Reach) -> list[Coroutine[Any, Any, None]]:
+    """Return what goes on beside requests, each for ever."""
+    work = [_sweep_for_ever(router), _collect_for_ever(router)]
+    if settings.here and runner_installed():
+        work.append(_here(router, settings, reached.local))
+    if (certificates := router.certificates) is not None:
+        work.append(_renew_for_ever(certificates, reached, router.clock))
+    return work
+
+
+def _service(router: Router, settings: Settings) -> Service:
+    certificates = router.certificates
+    return Service(
+        router.app,
+        drain=router.bells.drain,
+        context_for=(lambda _hello: certificates.context) if certificates else None,
+        clear_for=_clear_for(settings),
+    )
+
+
+@contextlib.asynccontextmanager
+async def guest(settings: Settings, *, listens: bool) -> AsyncIterator[Router]:
+    """Run a control plane inside of somebody else's program, for as long as the block lasts.
+
+    It leaves alone what belongs to the program: signals, logging, the event loop's settings. When
+    it does not listen itself, the program serves its application, under the public URL.
+
+    Raises:
+        Unavailable: the port or the data folder is taken.
+        Refused: the settings contradict each other.
+    """
+    holder = lock(settings.data)
+    listeners: list[socket] = []
+    try:
+        if listens:
+            listeners.append(listen(settings.host, settings.port))
+        reached = reach(
+            host=settings.host,
+            port=listeners[0].getsockname()[1] if listeners else settings.port,
+            usual_address=usual_address(),
+            public_url=settings.public_url,
+            behind_proxy=bool(settings.proxies) or not listens,
+            insecure_http=settings.insecure_http,
+        )
+        if listens:
+            port = listeners[0].getsockname()[1]
+            listeners += [listen(host, port) for host in reached.hosts[1:]]
+        async with open_router(settings, reached) as router:
+            await _recover(router)
+            async with _going_on(router, settings, reached, listeners):
+                yield router
+    finally:
+        for listener in listeners:
+            listener.close()
+        os.close(holder)
+
+
+@contextlib.asynccontextmanager
+async def _going_on(
+    router: Router, settings: Settings, reached: Reach, listeners: Sequence[socket]
+) -> AsyncIterator[None]:
+    """Keep going what a router does beside requests. An error there is not the program's."""
+    service = _service(router, settings)
+    tasks = [asyncio.create_task(work) for work in _besides(router, settings, reached)]
+    serving = [asyncio.create_task(service.run(listeners))] if listeners else []
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        service.stop()
+        for ended in await asyncio.gather(*tasks, *serving, return_exceptions=True):
+            if isinstance(ended, Exception):
+                log.error("guest.task-failed", error=repr(ended))
 
 
 def _clear_for(settings: Settings) -> tuple[Network, ...]:

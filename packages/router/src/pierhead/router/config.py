@@ -14,6 +14,7 @@ class Settings:
     """Where it keeps things, where it listens, and how others reach it."""
 
     data: Path
+    database: Path | None = None  # none: in the data folder
     config: Path  # the owner's token and what clients need
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT  # 0: any

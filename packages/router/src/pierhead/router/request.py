@@ -137,7 +137,7 @@ class BuildPolicy:
     if_nobody_can: Literal["build-here-capped", "build-here", "wait", "fail"] | None = None
     patience: timedelta | None = None  # how long to wait for a busy runner
     here_memory_bytes: int | None = None  # the cap of build-here-capped
-    secret_args: bool | None = None
+    secret_args: bool | None = None  # arguments that look like secrets are none, or may be read
 
     @property
     def may_build_here(self) -> bool:

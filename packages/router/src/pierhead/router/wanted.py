@@ -28,8 +28,6 @@ def check(request: BuildRequest, policy: BuildPolicy) -> None:
     """
     asked = {
         "several platforms": len(request.platforms) > 1,
-        "secrets": bool(request.secrets),
-        "an environment other than production": request.environment != "production",
         "want": bool(request.want),
         "scan=gate": request.scan is Scan.GATE,
         "a priority": request.priority != 0,
@@ -37,7 +35,6 @@ def check(request: BuildRequest, policy: BuildPolicy) -> None:
         "on='nodes'": policy.on == "nodes",
         "on='ci'": policy.on == "ci",
         "here_memory_bytes": policy.here_memory_bytes is not None,
-        "secret_args": policy.secret_args is not None,
         "if_nobody_can='build-here'": policy.if_nobody_can == "build-here",
     }
     missing = [name for name, wanted in asked.items() if wanted]
@@ -78,6 +75,9 @@ def submit_of(request: BuildRequest, policy: BuildPolicy, context: ContextRef, k
         if_nobody=_if_nobody(policy),
         max_queue_wait_seconds=_patience_seconds(policy),
         supersedes=request.supersedes,
+        environment=request.environment,
+        secrets={name: secret.reveal() for name, secret in request.secrets.items()},
+        secret_args=bool(policy.secret_args),
     )
 
 

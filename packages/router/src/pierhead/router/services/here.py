@@ -9,13 +9,13 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-import structlog
+from pierhead.server.log import get_logger
 
 BACKOFF_FIRST_SECONDS: Final = 0.5
 BACKOFF_MAX_SECONDS: Final = 30.0
 # A life of this length was a good one: the next fault starts with the short wait again.
 GOOD_LIFE_SECONDS: Final = 60.0
-log = structlog.get_logger()
+log = get_logger()
 
 
 class Child(Protocol):
