@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import os
 import shutil
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -89,7 +90,7 @@ class Bench:
         memory_bytes: int | None = 256 * 2**20,
         secrets: Mapping[str, bytes] | None = None,
     ) -> Attempt:
-        name = f"b_test{next(_numbers)}.1"
+        name = f"b_{os.getpid()}x{next(_numbers)}.1"  # others may run the same tests
         work = self.folder / "work" / name
         write_context(work / "context", BASE + steps)
         order = BuildOrder(

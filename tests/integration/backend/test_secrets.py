@@ -70,6 +70,36 @@ async def test_a_secret_that_is_called_like_a_variable_of_buildahs_is_not_that(
     assert (await attempt.stop()).clean
 
 
+async def test_a_step_that_asks_for_a_variable_has_it_and_no_other_step_does(bench: Bench) -> None:
+    mount = "--mount=type=secret,id=npm,env=NPM_TOKEN"
+    steps = (
+        f"RUN {mount} \\\n  echo -n $NPM_TOKEN | tr a-z A-Z; sh -c 'echo; echo ${{#NPM_TOKEN}}'\n"
+        "RUN echo [$NPM_TOKEN]\nENV AFTER=x\n"
+        f"USER 1000\nRUN {mount} echo -n $NPM_TOKEN | tr a-z A-Z\n"
+    )
+    attempt = with_secrets(bench, steps, npm=VALUE)
+
+    built = await attempt.run()
+
+    assert isinstance(built, Built), attempt.output.decode()
+    assert attempt.output.count(VALUE.upper()) == 2
+    assert b"\n%d\n" % len(VALUE) in attempt.output
+    assert b"\n[]\n" in attempt.output
+    assert files_with(VALUE, bench.folder) == []
+    assert not [one for one in built.image.config.env if "NPM" in one]
+
+
+async def test_a_variable_for_a_step_without_a_shell_is_refused_with_its_line(
+    bench: Bench,
+) -> None:
+    step = 'RUN --mount=type=secret,id=npm,env=X ["/bin/busybox", "true"]\n'
+    broken = await with_secrets(bench, step, npm=VALUE).run()
+
+    assert isinstance(broken, Broken)
+    assert broken.failure.cause == "dockerfile"
+    assert broken.failure.message.startswith("Dockerfile, line 4: a step in brackets has no shell")
+
+
 async def test_a_hundred_secrets_are_all_there(bench: Bench) -> None:
     values = {f"s{number}": b"value %d" % number for number in range(100)}
     mounts = " ".join(f"--mount=type=secret,id={name}" for name in values)

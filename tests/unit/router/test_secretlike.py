@@ -100,4 +100,6 @@ def test_the_secret_gets_a_short_name(name: str, secret_id: str) -> None:
     with pytest.raises(SecretArgument, match="looks like") as refused:
         require_no_secret({name: "s0mething"})
 
-    assert f"--secret id={secret_id},env={name} ." in (refused.value.hint or "")
+    hint = refused.value.hint or ""
+    assert f"--secret id={secret_id},env={name} ." in hint
+    assert f"RUN --mount=type=secret,id={secret_id},env={name} " in hint

@@ -74,10 +74,11 @@ def require_no_secret(arguments: Mapping[str, str]) -> None:
     found = next((name for name in sorted(arguments) if looks_secret(name, arguments[name])), None)
     if found is None:
         return
-    secret_id = _id_for(found)
+    name = _id_for(found)
+    command = "npm ci" if name == "npm" else "COMMAND"
     hint = (
-        f"pierhead build --secret id={secret_id},env={found} .   and in the Dockerfile: "
-        f"RUN --mount=type=secret,id={secret_id} {found}=$(cat /run/secrets/{secret_id}) COMMAND\n"
+        f"pierhead build --secret id={name},env={found} .   and in the Dockerfile: "
+        f"RUN --mount=type=secret,id={name},env={found} {command}\n"
         "      (really not a secret: --allow-secret-args)"
     )
     detail = f"{found} looks like a secret, and build arguments stay readable in the image"

@@ -40,6 +40,7 @@ from pierhead.runner.domain.failure import Disk, Ending, explain
 from pierhead.runner.domain.image import read_image
 from pierhead.runner.domain.invocation import LAST_BUILT, Store, build_command, refusal
 from pierhead.runner.domain.progress import Progress
+from pierhead.runner.domain.secretenv import with_secret_files
 from pierhead.runner.ports import Broken, BuildOrder, Built, Group, KeepGroup, LogSink
 
 _READ_BYTES: Final = 64 * 1024
@@ -106,8 +107,9 @@ class BuildahBackend:
         """Build in the order's slot, and export the image as an OCI layout."""
         progress = Progress()
         refused = refusal(order.plan) or _dockerfile_problem(order)
-        if refused is not None:
-            return Broken(failure=refused, cache=progress.cache(), peak_memory_bytes=None)
+        translated = refused or _translated(order)
+        if isinstance(translated, Failure):
+            return Broken(failure=translated, cache=progress.cache(), peak_memory_bytes=None)
         isolated = not await self._lacks()
         if order.secrets and not isolated:
             unsafe = Failure(cause="secret", message="this runner cannot keep secrets safe")
@@ -118,7 +120,11 @@ class BuildahBackend:
         if order.secrets:
             open_shelter(store)
         command = build_command(
-            store, order.plan, str(order.context), cgroup=cgroup.of_steps if cgroup else None
+            store,
+            order.plan,
+            str(order.context),
+            cgroup=cgroup.of_steps if cgroup else None,
+            dockerfile=translated,
         )
         with _watching(cgroup) as watch:
             job = _Job(order, cgroup, watch, progress, log, keep)
@@ -399,6 +405,22 @@ def _dockerfile(order: BuildOrder) -> str:
             return file.read(_DOCKERFILE_BYTES_MAX).decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def _translated(order: BuildOrder) -> str | Failure | None:
+    """Write a Dockerfile that buildah understands; none: the context's own is one."""
+    text = _dockerfile(order)
+    try:
+        said = with_secret_files(text)
+    except ValueError as error:
+        name = order.plan.dockerfile
+        hint = "write the command without brackets, or read the secret from its file"
+        return Failure(cause="dockerfile", message=f"{name}, {error}", hint=hint)
+    if said == text:
+        return None
+    file = order.work / "Dockerfile"
+    file.write_text(said)
+    return str(file)
 
 
 def _disk_of(folder: Path) -> Disk:

@@ -58,8 +58,12 @@ def refusal(plan: Plan) -> Failure | None:
     return None
 
 
-def build_command(store: Store, plan: Plan, context: str, *, cgroup: str | None) -> list[str]:
+def build_command(
+    store: Store, plan: Plan, context: str, *, cgroup: str | None, dockerfile: str | None = None
+) -> list[str]:
     """Return the call that builds; `cgroup`: full isolation below it, none: chroot.
+
+    `dockerfile` stands for the plan's own, when that had to be said differently.
 
     The stored image has Docker's format: buildah's OCI one has no place for HEALTHCHECK and SHELL.
     """
@@ -89,5 +93,5 @@ def build_command(store: Store, plan: Plan, context: str, *, cgroup: str | None)
     for secret_id in plan.secrets:
         # Without its type, one that is called like a variable of buildah's would be that.
         options += ["--secret", f"id={secret_id},type=file,src={SECRETS_FOLDER}/{secret_id}"]
-    file = f"{context}/{plan.dockerfile}"
+    file = dockerfile or f"{context}/{plan.dockerfile}"
     return store.buildah("bud", *options, "-t", LAST_BUILT, "-f", file, context)
