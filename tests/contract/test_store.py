@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from pierhead.protocol.plan import ContextRef, Plan, Submit
+from pierhead.protocol.result import Envelope
 from pierhead.router.adapters.sql.ledger import SqlStore
 from pierhead.router.domain.build import Build, Cancel, LeasePolicy, Report, State, decide
 from pierhead.router.domain.build import Grant as GrantCommand
@@ -130,6 +131,25 @@ async def test_the_open_builds_of_a_group_are_found_oldest_first(kind: str, tmp_
         found = await store.read(lambda ledger: ledger.open_in_group("web", "main"))
 
     assert [stored.id for stored in found] == ["b_1", "b_6"]
+
+
+@KINDS
+async def test_the_memory_of_a_projects_last_build_is_known(kind: str, tmp_path: Path) -> None:
+    def ended(name: str, peak: int | None) -> StoredBuild:
+        return replace(build(name), envelope=Envelope(outcome="failed", peak_memory_bytes=peak))
+
+    def fill(ledger: Ledger) -> None:
+        for stored in (ended("b_1", 5), ended("b_2", 7), ended("b_3", None), build("b_4")):
+            ledger.add_build(replace(stored, peak_bytes=3))
+
+    async with open_store(kind, tmp_path) as store:
+        await store.write(fill)
+        last = await store.read(lambda ledger: ledger.last_peak("web"))
+        none = await store.read(lambda ledger: ledger.last_peak("api"))
+        kept = await store.read(lambda ledger: ledger.build("b_4"))
+    assert (last, none) == (7, None)
+    assert kept is not None
+    assert kept.peak_bytes == 3
 
 
 @KINDS

@@ -87,6 +87,12 @@ class MemoryLedger:
         mine = [b for b in mine if by in {None, b.submitted_by}]
         return [b for b in mine if before is None or b.sequence < before][:limit]
 
+    def last_peak(self, project: str) -> int | None:
+        ended = [b for b in self.builds_.values() if b.submit.project == project and b.envelope]
+        newest = sorted(ended, key=lambda stored: -stored.sequence)[:5]
+        peaks = [b.envelope.peak_memory_bytes for b in newest if b.envelope]
+        return next((peak for peak in peaks if peak is not None), None)
+
     def add_build(self, stored: StoredBuild) -> StoredBuild:
         added = replace(stored, sequence=len(self.builds_) + 1)
         self.builds_[stored.id] = added

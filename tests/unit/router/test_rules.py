@@ -4,6 +4,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -132,6 +133,27 @@ BUSY = runner(free_slots=0)
 
 def test_with_no_runner_registered_the_build_is_here_at_once_and_without_a_reason() -> None:
     assert wait(HERE) == Here("")
+
+
+def test_here_builds_no_preview_and_nothing_that_took_more_memory_than_it_may_give() -> None:
+    small = runner(
+        "here", here=True, capabilities=msgspec.structs.replace(ABLE, memory_bytes=10**9)
+    )
+    heavy, preview = replace(WANTED, peak_bytes=3 * 10**9), replace(WANTED, preview=True)
+
+    assert judged(heavy, small) == NoHope(
+        "no-runner",
+        "no runner is registered; this machine: would need 3.0 GB, 1.0 GB are allowed here",
+    )
+    assert judged(preview, small) == NoHope(
+        "no-runner", "no runner is registered; this machine: builds no previews"
+    )
+    assert judged(replace(WANTED, peak_bytes=10**9), small) == Here("")
+    for wanted in (heavy, preview):
+        # Whoever asks for it gets it, and other machines are not spared.
+        assert judged(replace(wanted, on=("here",)), small) == Here("")
+        assert rejection(small, replace(wanted, here_allowed=True)) is None
+        assert rejection(runner("pi", capabilities=small.capabilities), wanted) is None
 
 
 def test_a_build_for_one_runner_is_no_other_ones_and_not_heres() -> None:

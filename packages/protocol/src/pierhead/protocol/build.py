@@ -109,6 +109,9 @@ class Started(Struct, frozen=True, kw_only=True, tag="started", tag_field="event
     attempt: int
     fence: int
     platforms: tuple[str, ...] = ()
+    cpus: int = 0
+    memory_bytes: int = 0  # that builds may use there
+    total_memory_bytes: int = 0
 
 
 class PhaseChanged(Struct, frozen=True, kw_only=True, tag="phase", tag_field="event"):

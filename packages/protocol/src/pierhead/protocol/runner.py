@@ -22,6 +22,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     networks: Annotated[tuple[Literal["default", "none"], ...], Meta(max_length=2)]
     cpus: Annotated[int, Meta(ge=1, le=4096)]
     memory_bytes: Count  # what builds may use together
+    total_memory_bytes: Count = 0  # of the machine; 0: not said
     disk_free_bytes: Count = 0  # when the runner began
     slots: Annotated[int, Meta(ge=0, le=256)] = 1
     limits: Annotated[dict[ShortText, ShortText], Meta(max_length=32)] = {}  # shown, not matched

@@ -41,6 +41,8 @@ class StoredBuild:
     log_complete: bool | None = None
     secrets_mac: str | None = None  # of the values, which are kept elsewhere and only until the end
     submitted_by: str = ""
+    preview: bool = False  # its environment was one when it was submitted
+    peak_bytes: int | None = None  # memory that the project's build before it took
 
     @property
     def id(self) -> str:
@@ -214,6 +216,10 @@ class Images(Protocol):
 
 class Projects(Protocol):
     """The part of a transaction that projects and tokens see."""
+
+    def last_peak(self, project: str) -> int | None:
+        """Return the memory that the project's last build took that says so; none: none does."""
+        ...
 
     def project(self, name: str) -> StoredProject | None:
         """Return one project."""

@@ -9,6 +9,7 @@ import msgspec
 
 from pierhead.protocol.errors import Invalid, PierheadError, Unavailable
 from pierhead.protocol.problem import Problem
+from pierhead.protocol.units import size as size
 
 OK: Final = 0
 REFUSED: Final = 1
@@ -124,14 +125,6 @@ class Progress:
         left = duration((self._total - done) / rate)
         amount = f"{size(done)} of {size(self._total)}"
         tell(f"{self._name:9} {amount} at {size(int(rate))}/s, {left} left")
-
-
-def size(count: int) -> str:
-    """Return a number of bytes for people."""
-    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count} B"
 
 
 def duration(seconds: float, *, whole: bool = False) -> str:

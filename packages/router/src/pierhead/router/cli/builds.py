@@ -9,7 +9,7 @@ from typing import Annotated, Final, TypeVar
 
 import typer
 
-from pierhead.protocol.build import FINAL_STATES, BuildView, CancelRequest, Rerun
+from pierhead.protocol.build import FINAL_STATES, BuildView, CancelRequest, Rerun, Why
 from pierhead.protocol.cli.place import find_place
 from pierhead.protocol.cli.speak import (
     OK,
@@ -128,16 +128,23 @@ def watch(
 @app.command()
 def why(build_id: Id, as_json: AsJson = False, url: Url = None) -> None:
     """Say which runners do not take a build, and what happens next."""
-    found = _ask(url, lambda client: client.why(build_id))
+
+    async def both(client: RouterClient) -> tuple[BuildView, Why]:
+        view = await client.build(build_id)
+        return view, await client.why(view.id)
+
+    view, found = _ask(url, both)
     if as_json:
         give_json(found)
         return
-    give(f"wants {found.wants}")
+    give(f"{view.project} wants {found.wants}")
     for rejection in found.rejections:
         give(f"  {rejection.runner:12} {rejection.reason}")
     for name in found.eligible:
         give(f"  {name:12} can take it")
-    give(f"-> {found.verdict}")
+    waits_for_others = view.state == "queued" and "here" in {r.runner for r in found.rejections}
+    anyway = f".  build it here anyway: pierhead builds run-here {view.id}"
+    give(f"-> {found.verdict}{anyway if waits_for_others else ''}")
 
 
 @app.command()

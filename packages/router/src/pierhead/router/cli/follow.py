@@ -60,9 +60,9 @@ class Story:
                 for rejection in rejections:
                     if rejection.runner != "here":
                         self._tell(f"waiting   {rejection.runner}: {rejection.reason}")
-            case wire.Started(runner=runner, here=here, platforms=platforms):
+            case wire.Started(runner=runner, here=here):
                 self._runner, self._here, self._waits = runner, here, False
-                self._tell(f"where     {runner}   {', '.join(platforms)}")
+                self._tell(f"where     {runner}   {', '.join(_place(event))}")
             case wire.Log(data=data):
                 self._hear_log(data)
             case wire.PhaseChanged():
@@ -208,6 +208,18 @@ def proof_text(result: Envelope) -> str:
             f"   stopped in {proof.took_ms / 1000:.1f} s; no process, mount or file of it is left"
         )
     return f"   stopped, but something is left: {proof}"
+
+
+def _place(started: wire.Started) -> list[str]:
+    """Return what is known of a runner: what it is, and what it gives to builds."""
+    facts = [*started.platforms]
+    facts += [f"{started.cpus} cores"] if started.cpus else []
+    if started.memory_bytes and started.memory_bytes < started.total_memory_bytes:
+        allowed, total = size(started.memory_bytes), size(started.total_memory_bytes)
+        facts.append(f"at most {allowed} of {total} memory")
+    elif started.memory_bytes:
+        facts.append(f"{size(started.memory_bytes)} memory")
+    return facts
 
 
 def _facts(result: Envelope) -> str:

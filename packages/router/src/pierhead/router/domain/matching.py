@@ -11,6 +11,7 @@ from itertools import islice
 
 from pierhead.protocol.build import Rejection
 from pierhead.protocol.runner import Capabilities
+from pierhead.protocol.units import size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,8 @@ class Wanted:
     trusted: bool = True
     on: tuple[str, ...] = ()  # the runners that were asked for; none: any
     secrets: bool = False  # it has some
+    preview: bool = False
+    peak_bytes: int | None = None  # memory that the project's last build took
     here_allowed: bool = False  # `waiting` decided that the control plane's machine may take it
 
 
@@ -58,6 +61,18 @@ def unfit(runner: RunnerFacts, wanted: Wanted) -> str | None:
         return "does not isolate builds, so their secrets would not be safe there"
     if wanted.secrets and not runner.opens_secrets:
         return "is too old for builds with secrets: upgrade it"
+    return _kept_from_here(runner, wanted, able)
+
+
+def _kept_from_here(runner: RunnerFacts, wanted: Wanted, able: Capabilities) -> str | None:
+    """Say what spares the control plane's own machine, unless somebody asked for it by name."""
+    if not runner.here or wanted.here_allowed or runner.name in wanted.on:
+        return None
+    if wanted.preview:
+        return "builds no previews"
+    if wanted.peak_bytes is not None and wanted.peak_bytes > able.memory_bytes:
+        allowed = size(able.memory_bytes)
+        return f"would need {size(wanted.peak_bytes)}, {allowed} are allowed here"
     return None
 
 

@@ -8,7 +8,7 @@ from pierhead.protocol.build import BuildView, Rerun
 from pierhead.router.domain.build import State
 from pierhead.router.domain.errors import InvalidRequest, NoEligibleRunner
 from pierhead.router.domain.matching import RunnerFacts, unfit
-from pierhead.router.domain.token import Principal
+from pierhead.router.domain.token import Principal, require_project
 from pierhead.router.ports import Clock, Ledger, Store, StoredBuild
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import all_facts, wanted_of
@@ -53,6 +53,7 @@ class Again:
 
         def operation(ledger: Ledger) -> StoredBuild:
             stored = visible(ledger, principal, build_id)
+            require_project(principal, stored.submit.project, stored.submit.environment)
             if stored.build.state is not State.QUEUED:
                 where = f" on {stored.last_runner}" if stored.last_runner else ""
                 raise InvalidRequest(
@@ -72,6 +73,6 @@ class Again:
 def _require_here(stored: StoredBuild, here: list[RunnerFacts]) -> None:
     if not here:
         raise NoEligibleRunner("this machine builds nothing itself")
-    unable = unfit(here[0], wanted_of(stored))
+    unable = unfit(here[0], replace(wanted_of(stored), here_allowed=True))
     if unable is not None:
         raise NoEligibleRunner(f"this machine cannot build {stored.id}: {unable}")

@@ -32,6 +32,8 @@ def wanted_of(stored: StoredBuild) -> Wanted:
         wanted_by(stored.submit, stored.id),
         sequence=stored.sequence,
         trusted=stored.trusted,
+        preview=stored.preview,
+        peak_bytes=stored.peak_bytes,
         here_allowed=stored.here_reason is not None,
     )
 

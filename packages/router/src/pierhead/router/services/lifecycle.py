@@ -12,6 +12,7 @@ import msgspec
 
 from pierhead.protocol import build as wire
 from pierhead.protocol.result import Envelope, Failure
+from pierhead.protocol.units import size
 from pierhead.router.domain import build as machine
 from pierhead.router.ports import Ledger, Logs, StoredBuild
 from pierhead.router.services.bells import Bells
@@ -19,8 +20,8 @@ from pierhead.router.services.facts import wanted_of
 from pierhead.router.services.views import view_of
 
 NOTE: Final = (
-    "note: built here instead of on a runner: {}. Limited in memory and CPU, so that whatever "
-    "else runs on this machine keeps its share.\n"
+    "note: built here instead of on a runner: {}. Limited to {} of memory and the lowest CPU "
+    "priority, so that whatever else runs on this machine keeps its share.\n"
 )
 
 
@@ -93,13 +94,17 @@ class Lifecycle:
             attempt=stored.build.attempts,
             fence=lease.fence,
             platforms=able.platforms if able else (),
+            cpus=able.cpus if able else 0,
+            memory_bytes=able.memory_bytes if able else 0,
+            total_memory_bytes=able.total_memory_bytes if able else 0,
         )
         self.record(ledger, stored, event)
         prefix = b""
         if here and stored.here_reason:
             # Started has the log's size before the note, so that readers get the note as log.
             self.record(ledger, stored, wire.FellBack(cursor="", reason=stored.here_reason))
-            prefix = NOTE.format(stored.here_reason).encode()
+            allowed = size(able.memory_bytes) if able else "little"
+            prefix = NOTE.format(stored.here_reason, allowed).encode()
             self.logs.begin(stored.id, lease.fence, prefix)
         return replace(
             stored,

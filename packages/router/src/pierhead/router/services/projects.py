@@ -223,6 +223,12 @@ def place_for(ledger: Ledger, project: str, environment: str, now: datetime) -> 
     return found
 
 
+def is_preview(ledger: Ledger, project: str, environment: str) -> bool:
+    """Say whether an environment that is there gets less trust."""
+    found = ledger.environment(project, environment)
+    return found is not None and found.preview
+
+
 def check_limit(limit: int) -> None:
     """Raise `InvalidRequest` for a page that is none."""
     if not 1 <= limit <= PAGE_MAX:

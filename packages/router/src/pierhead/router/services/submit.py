@@ -11,10 +11,11 @@ import msgspec
 
 from pierhead.protocol.build import BuildPage, BuildView, CancelRequest, Queued, Why, WhyRequest
 from pierhead.protocol.plan import SECRETS_BYTES_MAX, Submit
+from pierhead.protocol.units import size
 from pierhead.router.domain import waiting
 from pierhead.router.domain.build import Build, Cancel, State
 from pierhead.router.domain.errors import InvalidRequest, KeyReused, NotFound, TooLarge
-from pierhead.router.domain.matching import Wanted, explain
+from pierhead.router.domain.matching import RunnerFacts, Wanted, explain
 from pierhead.router.domain.secretlike import require_no_secret
 from pierhead.router.domain.token import (
     Owner,
@@ -29,7 +30,7 @@ from pierhead.router.ports import Clock, Entropy, Ledger, Logs, Store, StoredBui
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import all_facts, patience_of, wanted_by, wanted_of
 from pierhead.router.services.lifecycle import Lifecycle, announce
-from pierhead.router.services.projects import check_limit, place_for
+from pierhead.router.services.projects import check_limit, is_preview, place_for
 from pierhead.router.services.sweep import consider_here
 from pierhead.router.services.views import view_of
 
@@ -102,6 +103,8 @@ class Submissions:
                 queued_since=now,
                 secrets_mac=self.vault.mac(build_id, secrets) if secrets else None,
                 submitted_by=by,
+                preview=is_preview(ledger, request.project, request.environment),
+                peak_bytes=ledger.last_peak(request.project),
             )
         )
         ledger.add_secrets(build_id, self.vault.lock(build_id, secrets))
@@ -199,10 +202,9 @@ class Submissions:
             rejections, eligible = explain(facts, wanted)
             verdict = f"{stored.build.state}"
             if stored.build.state is State.QUEUED:
-                judged = waiting.judge(
-                    wanted, patience_of(stored), facts, now=now, policy=self.waiting
-                )
-                verdict = _sentence(judged)
+                patience = patience_of(stored)
+                judged = waiting.judge(wanted, patience, facts, now=now, policy=self.waiting)
+                verdict = _then(wanted, patience, facts, judged, self.waiting)
             elif stored.last_runner:
                 verdict = f"{stored.build.state} on {stored.last_runner}"
             return Why(
@@ -224,6 +226,7 @@ class Submissions:
                 platform=request.platform,
                 network=request.network,
                 trusted=project is None or project.trusted,
+                peak_bytes=ledger.last_peak(request.project),
             )
             patience = waiting.Patience(
                 if_nobody=request.if_nobody,
@@ -237,14 +240,35 @@ class Submissions:
                 wants=_wants(wanted),
                 rejections=rejections,
                 eligible=eligible,
-                verdict=_sentence(judged),
+                verdict=_then(wanted, patience, facts, judged, self.waiting),
             )
 
         return await self.store.read(operation)
 
 
+def _then(
+    wanted: Wanted,
+    patience: waiting.Patience,
+    facts: Sequence[RunnerFacts],
+    judged: waiting.Verdict,
+    policy: waiting.WaitingPolicy,
+) -> str:
+    """Return what a verdict means in words, and what follows when the waiting is over."""
+    said = _sentence(judged)
+    if not isinstance(judged, waiting.Wait) or judged.until is None:
+        return said
+    later = waiting.judge(wanted, patience, facts, now=judged.until, policy=policy)
+    if isinstance(later, waiting.Here):
+        return f"{said}, then it is built here"
+    return f"{said}, then it fails" if isinstance(later, waiting.NoHope) else said
+
+
 def _wants(wanted: Wanted) -> str:
-    return f"{wanted.platform or 'any platform'}, network {wanted.network}"
+    memory = f", {size(wanted.peak_bytes)} memory (its last build)" if wanted.peak_bytes else ""
+    secrets = ", its secrets" if wanted.secrets else ""
+    preview = ", a preview" if wanted.preview else ""
+    network = "no network" if wanted.network == "none" else "a network"
+    return f"{wanted.platform or 'any platform'}{memory}, {network}{secrets}{preview}"
 
 
 def visible(ledger: Ledger, principal: Principal, build_id: str) -> StoredBuild:

@@ -98,6 +98,7 @@ class BuildahBackend:
             cpus=min(os.cpu_count() or 1, math.ceil(self._cpus or sys.maxsize)),
             disk_free_bytes=shutil.disk_usage(self._state).free,
             memory_bytes=min(memory, self._memory_bytes or memory),
+            total_memory_bytes=memory,
             slots=self._slots if usable else 0,
             limits=limits,
             release=RELEASE,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pierhead.protocol.result import Cause, Failure
+from pierhead.protocol.units import size
 from pierhead.runner.domain.dockerfile import line_of_step, line_that_cannot_be_parsed
 from pierhead.runner.domain.progress import Progress
 
@@ -140,9 +141,9 @@ def _memory(told: _Told) -> Failure | None:
     ending = told.ending
     if not ending.out_of_memory:
         return None
-    facts = [f"peak {_size(ending.peak_bytes)}"] if ending.peak_bytes else []
+    facts = [f"peak {size(ending.peak_bytes)}"] if ending.peak_bytes else []
     facts += [f"exit {told.exit_code}"] if told.exit_code else []
-    limit = f" of {_size(ending.memory_bytes)}" if ending.memory_bytes else ""
+    limit = f" of {size(ending.memory_bytes)}" if ending.memory_bytes else ""
     detail = f"the build was killed at its limit{limit}" + (f" ({', '.join(facts)})" * bool(facts))
     hint = "let a machine with more memory build it: pierhead add NAME --builds"
     return told.failed("out-of-memory", "out of memory", detail, hint)
@@ -154,10 +155,10 @@ def _disk(told: _Told) -> Failure | None:
     disk = told.ending.disk
     if disk is not None and disk.free_bytes > DISK_FREE_BYTES:
         hint = "a step's shared memory is 64 MB; more of it: --shm-size 1g"
-        detail = f"the runner's disk has space: {_size(disk.free_bytes)} are free"
+        detail = f"the runner's disk has space: {size(disk.free_bytes)} are free"
         return told.failed("command", "a step filled a file system of its own", detail, hint)
     left = (
-        f"{_size(disk.free_bytes)} of {_size(disk.total_bytes)} were free at {disk.path}"
+        f"{size(disk.free_bytes)} of {size(disk.total_bytes)} were free at {disk.path}"
         if disk
         else None
     )
@@ -301,11 +302,3 @@ def _registry(image: str) -> str:
     first, slash, _ = image.partition("/")
     named = slash and ("." in first or ":" in first or first == "localhost")
     return first if named else "docker.io"
-
-
-def _size(count: int | None) -> str:
-    """Return a number of bytes for people."""
-    for unit, factor in (("GB", 10**9), ("MB", 10**6)):
-        if count and count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{(count or 0) / 1000:.0f} kB"

@@ -48,6 +48,7 @@ _OPEN_BUILDS: Final = {
 _RUNNER_BY_HASH: Final = sa.select(t.runners).where(
     selector(t.runners.c.credential_hash) == sa.bindparam("part")
 )
+_PEAKS_LOOKED_AT: Final = 5
 _SAVE_BUILD: Final = sa.update(t.builds).where(t.builds.c.id == sa.bindparam("saved_id"))
 _ADD_EVENT: Final = sa.insert(t.events).values(
     build_id=sa.bindparam("of"),
@@ -151,6 +152,18 @@ class SqlLedger(SqlImages, SqlProjects):
         if by is not None:
             query = query.where(t.builds.c.submitted_by == by)
         return self._builds(query)
+
+    def last_peak(self, project: str) -> int | None:
+        """Return what the last of the project's newest builds says of its memory."""
+        query = sa.select(t.builds.c.envelope).where(
+            t.builds.c.project == project, t.builds.c.envelope.is_not(None)
+        )
+        newest = query.order_by(t.builds.c.sequence.desc()).limit(_PEAKS_LOOKED_AT)
+        for row in self._sql.execute(newest):
+            peak = msgspec.json.decode(row.envelope, type=Envelope).peak_memory_bytes
+            if peak is not None:
+                return peak
+        return None
 
     def add_build(self, stored: StoredBuild) -> StoredBuild:
         """Add a build and return it with its sequence."""
@@ -387,6 +400,8 @@ def _build(row: sa.RowMapping) -> StoredBuild:
         log_complete=row["log_complete"],
         secrets_mac=row["secrets_mac"],
         submitted_by=row["submitted_by"],
+        preview=row["preview"],
+        peak_bytes=row["peak_bytes"],
     )
 
 
@@ -439,6 +454,8 @@ def _build_row(stored: StoredBuild) -> dict[str, Any]:
         "log_complete": stored.log_complete,
         "secrets_mac": stored.secrets_mac,
         "submitted_by": stored.submitted_by,
+        "preview": stored.preview,
+        "peak_bytes": stored.peak_bytes,
         "state": build.state.value,
         "fence": build.fence,
         "attempts": build.attempts,

@@ -32,6 +32,8 @@ builds = sa.Table(
     sa.Column("log_complete", sa.Boolean),
     sa.Column("secrets_mac", sa.String),
     sa.Column("submitted_by", sa.String, nullable=False),
+    sa.Column("preview", sa.Boolean, nullable=False),
+    sa.Column("peak_bytes", sa.Integer),
     # The machine's own state; the lease lives in the build, so the two cannot disagree.
     sa.Column("state", sa.String, nullable=False),
     sa.Column("fence", sa.Integer, nullable=False),
