@@ -25,6 +25,7 @@ from pierhead.router.http.registry import RegistryHandlers
 from pierhead.router.http.requests import token_of
 from pierhead.router.services.registry import Registry
 from pierhead.server.blobs import BlobStore
+from pierhead.server.connection import Connection
 from pierhead.server.serve import listen
 from tests.integration.registry.image import BLOB, MANIFEST, Image, digest_of
 
@@ -111,7 +112,9 @@ async def serving(folder: Path, data: Path) -> AsyncIterator[Served]:
             Route("/v2/{path:path}", handlers.dispatch, methods=methods),
         ]
     )
-    config = uvicorn.Config(app, lifespan="off", log_config=None, ws="none", loop="none")
+    config = uvicorn.Config(
+        app, lifespan="off", log_config=None, ws="none", loop="none", http=Connection
+    )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve([listener]))
     try:

@@ -22,6 +22,7 @@ from typing import BinaryIO, Final, TypeVar
 from pierhead.protocol.digest import Digest, parse_digest, same_digest
 from pierhead.protocol.errors import IntegrityError, Invalid, PierheadError, Refused, Unavailable
 from pierhead.protocol.problem import problem
+from pierhead.server.threads import ended, in_thread
 
 # Pieces of this size keep the event loop responsive and the number of thread hops small.
 PIECE_BYTES: Final = 1024 * 1024
@@ -147,7 +148,7 @@ class BlobStore:
                     )
             finally:
                 if writing is not None:
-                    await _ended(writing)
+                    await ended(writing)
 
     async def commit(self, upload_id: str, digest: str) -> int:
         """Turn an upload into a blob and return its size.
@@ -162,7 +163,7 @@ class BlobStore:
                 await self.discard(upload_id)
                 detail = f"the content is {found}, not {digest}"
                 raise IntegrityError(problem("digest-mismatch", detail))
-            await _ended(asyncio.ensure_future(asyncio.to_thread(self._keep, upload_id, digest)))
+            await in_thread(self._keep, upload_id, digest)
             self._uploads.pop(upload_id, None)
             return upload.size
 
@@ -323,15 +324,6 @@ async def _unless_superseded(sender: "asyncio.Future[None]", upload: _Upload) ->
         detail = "another request went on with this upload, or nothing came for too long"
         found = problem("offset-mismatch", detail, next_offset=upload.size)
         raise Refused(found) from None
-
-
-async def _ended(work: "asyncio.Future[T]") -> T:
-    """Wait for work in a thread; a cancelled caller waits all the same, for it uses its file."""
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        raise
 
 
 async def _counted(chunks: AsyncIterator[bytes], upload: _Upload) -> AsyncIterator[bytes]:

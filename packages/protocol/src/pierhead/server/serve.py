@@ -15,6 +15,7 @@ import uvicorn
 
 from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.problem import problem
+from pierhead.server.connection import Connection
 from pierhead.server.door import LOOPBACK, ContextFor, Door, Network
 
 # Uploads that are under way get so long to end after the listener closed.
@@ -113,6 +114,7 @@ def _config(app: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="none",
+        http=Connection,
         lifespan="off",
         log_config=None,
         access_log=False,

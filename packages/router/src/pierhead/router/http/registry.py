@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 
 from pierhead.protocol.digest import parse_digest
 from pierhead.protocol.errors import PierheadError
@@ -29,6 +29,7 @@ from pierhead.router.domain.manifest import (
 from pierhead.router.domain.token import Principal, Runner
 from pierhead.router.http.requests import Authenticate, number, token_of
 from pierhead.router.services.registry import BlobUnknown, Registry
+from pierhead.server.files import FileBody
 from pierhead.server.problems import read_body
 
 _NAME: Final = re.compile(PROJECT_PATTERN)
@@ -36,7 +37,7 @@ _TAG: Final = re.compile(TAG_PATTERN)
 _RANGE: Final = re.compile(r"(?:bytes[= ])?(\d{1,15})-(\d{1,15})\Z")
 _DIGEST_HEADER: Final = "Docker-Content-Digest"
 _PAGE_MAX: Final = 10_000
-_READ_BYTES: Final = 1024 * 1024  # what one hop to a thread is worth
+_BLOB: Final = "application/octet-stream"
 # distribution-spec, "Error Codes".
 _CODES: Final = {
     "unauthenticated": "UNAUTHORIZED",
@@ -81,12 +82,6 @@ _REFUSALS: Final[tuple[tuple[type[Refused], str], ...]] = (
     (DigestInvalid, "DIGEST_INVALID"),
     (SizeInvalid, "SIZE_INVALID"),
 )
-
-
-class _BlobResponse(FileResponse):
-    """A file in pieces that are worth their thread hops."""
-
-    chunk_size = _READ_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +147,11 @@ class RegistryHandlers:
     async def blob(self, _request: Request, who: Principal, name: str, digest: str) -> Response:
         """`HEAD` and `GET /v2/NAME/blobs/DIGEST`, with Range."""
         await self.registry.blob_size(who, name, _digest(digest))
-        headers = {_DIGEST_HEADER: digest, "ETag": f'"{digest}"'}
-        path = self.registry.blobs.path(digest)
-        return _BlobResponse(path, media_type="application/octet-stream", headers=headers)
+        path, headers = self.registry.blobs.path(digest), {_DIGEST_HEADER: digest}
+        try:
+            return FileBody(path, media_type=_BLOB, etag=digest, headers=headers)
+        except FileNotFoundError as error:  # it was just given up
+            raise NotFound(f"{name} has no blob {digest}") from error
 
     async def begin(self, request: Request, who: Principal, name: str, _rest: str) -> Response:
         """`POST /v2/NAME/blobs/uploads/`: begin, mount, or upload whole."""

@@ -1,0 +1,106 @@
+"""An HTTP connection that can send a file without reading it (sendfile(2)).
+
+uvicorn has no such thing; this adds the ASGI extension `http.response.zerocopysend` to its
+protocol. The socket is used through a descriptor of its own, so the event loop, which owns the
+other one, goes on reading from it and closes it when it likes.
+"""
+
+import asyncio
+import os
+import select
+from typing import Any, Final
+
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from pierhead.server.files import ZERO_COPY
+from pierhead.server.threads import in_thread
+
+# What one hop to a thread moves, if the reader keeps up with it.
+BURST_BYTES: Final = 64 * 1024 * 1024
+STEP_BYTES: Final = 512 * 1024  # what stays in the processor's cache until the reader has it
+KEEPS_UP_MS: Final = 5
+SLOW_SECONDS: Final = 60.0  # a reader that takes nothing for longer is gone
+
+
+class Connection(HttpToolsProtocol):
+    """One connection; with TLS it is like any other."""
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        if self.scheme == "http":
+            cycle.scope.setdefault("extensions", {})[ZERO_COPY] = {}
+            app = _zero_copy(cycle, app)
+        super()._start_asgi_task(cycle, app)
+
+
+def _zero_copy(cycle: Any, app: Any) -> Any:
+    """Return the application, with one more message that it may send."""
+
+    async def extended(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] != ZERO_COPY:
+                await send(message)
+                return
+            await _flushed(cycle)
+            if not cycle.disconnected:
+                await _send_file(cycle, message["file"], message["offset"], message["count"])
+
+        await app(scope, receive, sending)
+
+    return extended
+
+
+async def _flushed(cycle: Any) -> None:
+    """Wait until the headers are out: what follows does not go through the same buffer."""
+    while cycle.transport.get_write_buffer_size() and not cycle.disconnected:  # noqa: ASYNC110
+        await asyncio.sleep(0.0005)
+
+
+async def _send_file(cycle: Any, file: int, offset: int, count: int) -> None:
+    out = os.dup(cycle.transport.get_extra_info("socket").fileno())
+    end = offset + count
+    try:
+        async with asyncio.timeout(SLOW_SECONDS) as limit:
+            while offset < end and not cycle.disconnected:
+                sent, full = await in_thread(_burst, out, file, offset, end)
+                offset += sent
+                if sent:
+                    limit.reschedule(asyncio.get_running_loop().time() + SLOW_SECONDS)
+                if full:
+                    await _writable(out)
+    except (OSError, TimeoutError):
+        cycle.transport.abort()  # the reader is gone; a short answer must not look whole
+    else:
+        cycle.expected_content_length -= count
+    finally:
+        os.close(out)
+
+
+def _burst(out: int, file: int, offset: int, end: int) -> tuple[int, bool]:
+    """Send for a while, as long as the reader keeps up.
+
+    Return how much was sent, and whether the socket is full: then the event loop waits, not a
+    thread, so that slow readers cost nobody else anything.
+    """
+    begun, stop, room = offset, min(end, offset + BURST_BYTES), select.poll()
+    room.register(out, select.POLLOUT)
+    while offset < stop:
+        try:
+            moved = os.sendfile(out, file, offset, min(STEP_BYTES, stop - offset))
+        except BlockingIOError:
+            if not room.poll(KEEPS_UP_MS):
+                return offset - begun, True
+            continue
+        if moved == 0:
+            raise OSError("the file is shorter than it was")
+        offset += moved
+    return offset - begun, False
+
+
+async def _writable(descriptor: int) -> None:
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_writer(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_writer(descriptor)

@@ -1,0 +1,91 @@
+"""A file as an answer, whole or one range of it, without its bytes passing through this process.
+
+Where the connection can (the ASGI extension `http.response.zerocopysend`), the kernel moves them
+from the file to the socket; elsewhere, under TLS, they are read in pieces that are worth their
+thread hops.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from pierhead.server.threads import in_thread
+
+ZERO_COPY: Final = "http.response.zerocopysend"
+PIECE_BYTES: Final = 1024 * 1024
+_RANGE: Final = re.compile(r"bytes=(\d{0,15})-(\d{0,15})\Z")
+
+
+class FileBody(Response):
+    """Answers with a file that does not change. `etag`: what `If-Range` is compared with.
+
+    Raises:
+        FileNotFoundError: it is not there.
+    """
+
+    def __init__(self, path: Path, *, media_type: str, etag: str, headers: dict[str, str]) -> None:
+        self.file = path.open("rb", buffering=0)
+        self.etag = f'"{etag}"'
+        super().__init__(
+            media_type=media_type,
+            headers={**headers, "ETag": self.etag, "Accept-Ranges": "bytes"},
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send what was asked for."""
+        with self.file:
+            file = self.file.fileno()
+            size = os.fstat(file).st_size
+            asked = _asked(Request(scope), size, self.etag)
+            start, end = asked or (0, size)
+            if start >= end and asked is not None:
+                self.status_code, end = 416, start
+                self.headers["Content-Range"] = f"bytes */{size}"
+            elif asked is not None:
+                self.status_code = 206
+                self.headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+            self.headers["Content-Length"] = str(end - start)
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
+            if scope["method"] != "HEAD" and start < end:
+                await _send_range(scope, send, file, start, end)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _asked(request: Request, size: int, etag: str) -> tuple[int, int] | None:
+    """Return the range that was asked for, empty when there is none; none: all of the file."""
+    found = _RANGE.match(request.headers.get("range", ""))
+    if found is None or request.headers.get("if-range", etag) != etag:
+        return None  # several ranges, or another unit: a server may answer with the whole
+    first, last = found[1], found[2]
+    if not first:
+        return (max(size - int(last), 0), size) if last and int(last) else (size, size)
+    return int(first), min(int(last) + 1, size) if last else size
+
+
+async def _send_range(scope: Scope, send: Send, file: int, start: int, end: int) -> None:
+    if ZERO_COPY in scope.get("extensions", {}):
+        await send(
+            {
+                "type": ZERO_COPY,
+                "file": file,
+                "offset": start,
+                "count": end - start,
+                "more_body": True,
+            }
+        )
+        return
+    while start < end:
+        piece = await in_thread(os.pread, file, min(PIECE_BYTES, end - start), start)
+        start += len(piece) or end  # a file that is shorter than it was ends the connection
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
