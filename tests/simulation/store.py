@@ -135,6 +135,9 @@ class MemoryLedger:
     def queued(self) -> Sequence[StoredBuild]:
         return [b for b in self.builds_.values() if b.build.state is State.QUEUED]
 
+    def queue_length(self) -> int:
+        return len(self.queued())
+
     def leased(self) -> Sequence[StoredBuild]:
         return [b for b in self.builds_.values() if b.build.state is State.LEASED]
 

@@ -47,6 +47,8 @@ SECRETS_BYTES_MAX: Final = 512 * 1024
 SECRETS_MAX: Final = 128
 
 IfNobody: TypeAlias = Literal["here", "wait", "fail"]
+# report: scan where a scanner is there, and say so where none is. gate: no image without a scan.
+ScanWish: TypeAlias = Literal["off", "report", "gate"]
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -66,6 +68,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     source_date_epoch: Annotated[int, Meta(ge=0, le=2**33)] | None = None  # seconds; none: 1980
     timeout_seconds: Annotated[int, Meta(ge=1, le=TIMEOUT_SECONDS_MAX)] = 1800
     secrets: Annotated[tuple[SecretId, ...], Meta(max_length=SECRETS_MAX)] = ()  # names, no values
+    scan: ScanWish = "report"
 
 
 class ContextRef(Struct, frozen=True, kw_only=True):

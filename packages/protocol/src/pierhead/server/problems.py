@@ -20,8 +20,9 @@ def problem_response(found: Problem, headers: dict[str, str] | None = None) -> R
     headers = dict(headers or {})
     if found.status == 401:
         headers.setdefault("WWW-Authenticate", "Bearer")
-    if found.status == 503:
-        headers.setdefault("Retry-After", "1")
+    if found.status in {429, 503}:
+        # Whole seconds (RFC 9110, 10.2.3).
+        headers.setdefault("Retry-After", str(-(-(found.retry_after_ms or 1000) // 1000)))
     return Response(
         to_wire(found), status_code=found.status, media_type=PROBLEM_MEDIA_TYPE, headers=headers
     )

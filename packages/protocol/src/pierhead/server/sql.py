@@ -71,8 +71,11 @@ class Database:
         self._engine.dispose()
 
     def _read(self, operation: Operation[T]) -> T:
-        with self._engine.connect().execution_options(pierhead_begin="DEFERRED") as connection:
-            return operation(connection)
+        try:
+            with self._engine.connect().execution_options(pierhead_begin="DEFERRED") as connection:
+                return operation(connection)
+        except sa.exc.OperationalError as error:
+            raise _unavailable(error) from error
 
     def _write_all(self) -> None:
         with self._engine.connect() as connection:

@@ -371,6 +371,10 @@ class Ledger(Images, Projects, Protocol):
         """Return builds that wait, oldest first."""
         ...
 
+    def queue_length(self) -> int:
+        """Return how many builds wait."""
+        ...
+
     def leased(self) -> Sequence[StoredBuild]:
         """Return builds that a runner has."""
         ...

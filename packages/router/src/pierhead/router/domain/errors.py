@@ -144,3 +144,21 @@ class TooLarge(Refused):
     """The request is over a limit."""
 
     slug = "too-large"
+
+
+class PlanUnsupported(Refused):
+    """The plan asks for what no part of this release can do; nothing is built without it."""
+
+    slug = "plan-unsupported"
+
+
+class QueueFull(Refused):
+    """As many builds wait as may; one that is taken makes room."""
+
+    slug = "rate-limited"
+
+
+class Draining(Refused):
+    """The server stops; the process that follows it answers."""
+
+    slug = "draining"

@@ -14,7 +14,15 @@ from pierhead.protocol.plan import SECRETS_BYTES_MAX, Submit
 from pierhead.protocol.units import size
 from pierhead.router.domain import waiting
 from pierhead.router.domain.build import Build, Cancel, State
-from pierhead.router.domain.errors import InvalidRequest, KeyReused, NotFound, TooLarge
+from pierhead.router.domain.errors import (
+    Draining,
+    InvalidRequest,
+    KeyReused,
+    NotFound,
+    PlanUnsupported,
+    QueueFull,
+    TooLarge,
+)
 from pierhead.router.domain.matching import RunnerFacts, Wanted, explain
 from pierhead.router.domain.secretlike import require_no_secret
 from pierhead.router.domain.token import (
@@ -34,6 +42,10 @@ from pierhead.router.services.projects import check_limit, is_preview, place_for
 from pierhead.router.services.sweep import consider_here
 from pierhead.router.services.views import view_of
 
+# Every grant looks at the whole queue; with so many it still takes some milliseconds.
+QUEUE_MAX: Final = 1000
+QUEUE_RETRY_MS: Final = 10_000
+DRAIN_RETRY_MS: Final = 1000
 _AFTER: Final = re.compile(r"[0-9]{1,15}\Z")
 
 
@@ -60,6 +72,13 @@ class Submissions:
             TooLarge: the secrets are.
         """
         require_project(principal, request.project, request.environment)
+        if self.bells.draining:
+            raise Draining("this control plane is stopping", retry_after_ms=DRAIN_RETRY_MS)
+        if request.plan.scan == "gate":
+            hint = "leave it at report, or off"
+            raise PlanUnsupported(
+                "nothing here scans images, so no scan can be waited for", hint=hint
+            )
         if not request.secret_args:
             require_no_secret(request.plan.build_args)
         request, secrets = _without_secrets(request)
@@ -92,6 +111,10 @@ class Submissions:
             detail = f"the context {request.context.digest} was not uploaded to {request.project}"
             raise InvalidRequest(detail, hint="upload it first: POST /api/uploads")
         replaced = self._replace(ledger, build_id, request, now)
+        if ledger.queue_length() >= QUEUE_MAX:
+            hint = "wait, cancel some of them, or add a runner: pierhead add NAME --builds"
+            detail = f"{QUEUE_MAX} builds wait already"
+            raise QueueFull(detail, hint=hint, retry_after_ms=QUEUE_RETRY_MS)
         project = place_for(ledger, request.project, request.environment, now)
         added = ledger.add_build(
             StoredBuild(

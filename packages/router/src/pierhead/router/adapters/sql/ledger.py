@@ -45,6 +45,9 @@ _OPEN_BUILDS: Final = {
     .limit(1000)
     for state in (State.QUEUED, State.LEASED)
 }
+_QUEUE_LENGTH: Final = sa.select(sa.func.count()).where(
+    t.builds.c.state == sa.literal_column(f"'{State.QUEUED}'")
+)
 _RUNNER_BY_HASH: Final = sa.select(t.runners).where(
     selector(t.runners.c.credential_hash) == sa.bindparam("part")
 )
@@ -198,6 +201,10 @@ class SqlLedger(SqlImages, SqlProjects):
     def queued(self) -> Sequence[StoredBuild]:
         """Return builds that wait, oldest first."""
         return self._open(State.QUEUED)
+
+    def queue_length(self) -> int:
+        """Return how many builds wait."""
+        return int(self._sql.execute(_QUEUE_LENGTH).scalar_one())
 
     def leased(self) -> Sequence[StoredBuild]:
         """Return builds that a runner has."""
