@@ -16,12 +16,14 @@ import httpx
 
 from benchmarks.figure import Figure, percentile, spread
 from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.client.upload import upload
 from pierhead.protocol.joincode import parse_join_code
 from pierhead.protocol.lease import Acquire, Grant
-from pierhead.protocol.plan import Plan, Submit
+from pierhead.protocol.plan import ContextRef, Plan, Submit
 from pierhead.protocol.result import Envelope, Failure
 from pierhead.protocol.runner import AddRunner, Capabilities, Enroll, SessionRequest
-from tests.acceptance.stage import Context, Service, Stage, free_port, pack, stage, upload
+from tests.acceptance.stage import Service, Stage, free_port, stage
+from tests.contexts import described
 
 ROUNDS = 300
 WARM_UP = 20
@@ -92,13 +94,13 @@ async def until_it_answers(client: httpx.AsyncClient, row: dict[str, str]) -> No
 
 async def enqueue(opened: Stage, baseline: httpx.AsyncClient, samples: Samples) -> None:
     """Measure builds from their submit to their runner."""
-    context = pack({"Dockerfile": b"FROM scratch\n"})
+    packed = described({"Dockerfile": b"FROM scratch\n"})
     async with opened.client() as owner:
         code = (await owner.add_runner(AddRunner(name="bench"))).code
         secret = parse_join_code(code).secret
         enroll = Enroll(secret=secret, nonce="bench", name="bench")
         credential = (await owner.enroll(enroll)).credential
-        await upload(owner, context, "hello")
+        context = (await upload(owner, "hello", packed)).context
         async with RouterClient(opened.url, token=credential) as runner:
             await rounds(opened, owner, runner, context, baseline, samples)
 
@@ -107,7 +109,7 @@ async def rounds(
     opened: Stage,
     owner: RouterClient,
     runner: RouterClient,
-    context: Context,
+    context: ContextRef,
     baseline: httpx.AsyncClient,
     samples: Samples,
 ) -> None:
@@ -118,7 +120,7 @@ async def rounds(
         waiting = asyncio.create_task(take(runner, session, number))
         await asyncio.sleep(0.01)  # so that the acquire is held when the build comes
         began = time.perf_counter()
-        wanted = Submit(project="hello", plan=Plan(), context=context.reference, key=f"k{number}")
+        wanted = Submit(project="hello", plan=Plan(), context=context, key=f"k{number}")
         submitted = asyncio.create_task(owner.submit(wanted))
         grant, ended = await waiting
         samples.enqueued.append(ended - began)

@@ -6,13 +6,11 @@ all processes are in the folder of the stage.
 
 import asyncio
 import contextlib
-import io
 import os
 import signal
 import socket
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,15 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-import zstandard
-
 from pierhead.protocol.build import FINAL_STATES, BuildView
 from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.client.pack import Packed
 from pierhead.protocol.client.retry import retrying
-from pierhead.protocol.digest import digest_of
+from pierhead.protocol.client.upload import upload
 from pierhead.protocol.errors import PierheadError, Unavailable
-from pierhead.protocol.plan import ContextRef, Plan, Submit, UploadRequest
+from pierhead.protocol.plan import Plan, Submit
 from pierhead.protocol.runner import AddRunner
+from tests.contexts import described
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
@@ -238,66 +236,25 @@ async def stage(
             await service.stop()
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """A packed context."""
-
-    packed: bytes
-    reference: ContextRef
-
-
-def pack(files: dict[str, bytes]) -> Context:
-    """Pack files as the client does."""
-    tarred = io.BytesIO()
-    with tarfile.open(fileobj=tarred, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = len(content), 0o755
-            archive.addfile(member, io.BytesIO(content))
-    plain = tarred.getvalue()
-    packed = zstandard.compress(plain)
-    reference = ContextRef(
-        digest=digest_of(packed),
-        size_bytes=len(packed),
-        unpacked_bytes=len(plain),
-        files=len(files),
-    )
-    return Context(packed, reference)
-
-
-def hello(dockerfile: str = HELLO, **more: bytes) -> Context:
+def hello(dockerfile: str = HELLO, **more: bytes) -> Packed:
     """Return a context of a Dockerfile and a static busybox."""
     files = {"Dockerfile": dockerfile.encode(), "busybox": BUSYBOX.read_bytes()}
-    return pack({**files, **more})
-
-
-async def upload(client: RouterClient, context: Context, project: str) -> None:
-    """Upload a context, unless it is there."""
-    request = UploadRequest(
-        project=project,
-        digest=context.reference.digest,
-        size_bytes=context.reference.size_bytes,
-    )
-    begun = await client.begin_upload(request)
-    if not begun.complete:
-        assert begun.id is not None
-        await client.upload_part(begun.id, begun.offset, context.packed[begun.offset :])
+    return described({**files, **more})
 
 
 async def submit(
     client: RouterClient,
-    context: Context,
+    context: Packed,
     *,
     key: str,
     project: str = "hello",
     plan: Plan = USUAL,
 ) -> BuildView:
     """Submit a build, and again until there is an answer."""
-    wanted = Submit(project=project, plan=plan, context=context.reference, key=key)
     async for attempt in retrying(30):
         with attempt:
-            await upload(client, context, project)
-            return await client.submit(wanted)
+            there = (await upload(client, project, context)).context
+            return await client.submit(Submit(project=project, plan=plan, context=there, key=key))
     raise AssertionError("retrying ends by returning or raising")
 
 

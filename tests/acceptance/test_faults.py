@@ -10,12 +10,17 @@ import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from pierhead.protocol.build import BuildView, CancelRequest
 from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.client.upload import upload
+from pierhead.protocol.errors import Invalid
 from pierhead.protocol.plan import Plan
+from tests.contexts import described
 
 from .proxy import Reply, fault_proxy
-from .stage import eventually, finished, hello, pack, stage, submit, upload
+from .stage import eventually, finished, hello, stage, submit
 
 # A tenth of the usual lease: 20 s become 2 s.
 SCALE = 0.1
@@ -45,7 +50,7 @@ async def test_cut_replies_lose_no_build_and_build_none_twice(tmp_path: Path) ->
         await on.join("one", port=proxy.port)
         context = hello()
         async with on.client() as owner, on.client(proxy.port) as client:
-            await upload(owner, context, "hello")
+            await upload(owner, "hello", context)
             for number in range(50):
                 view = await submit(client, context, key=f"key-{number}")
                 ended = await finished(owner, view.id)
@@ -194,9 +199,8 @@ async def test_a_truncated_context_never_builds(tmp_path: Path) -> None:
             good = hello()
             view = await submit(owner, good, key="good")
             assert (await finished(owner, view.id)).state == "succeeded"
-            digest = good.reference.digest.removeprefix("sha256:")
-            (blob,) = (tmp_path / "data" / "blobs").rglob(digest)
-            blob.write_bytes(blob.read_bytes()[:-100] + bytes(100))
+            (content,) = (tmp_path / "data" / "contexts").iterdir()
+            content.write_bytes(content.read_bytes()[:-100] + bytes(100))
 
             broken = await submit(owner, good, key="broken")
             ended = await finished(owner, broken.id)
@@ -222,16 +226,10 @@ async def test_a_line_of_ten_megabytes_does_not_stop_a_build(tmp_path: Path) -> 
 
 
 async def test_a_context_that_leaves_its_root_is_refused(tmp_path: Path) -> None:
-    context = pack({"Dockerfile": b"FROM scratch\n", "../../escaped": b"x"})
-    async with stage(tmp_path) as on:
-        await on.join("one")
-        async with on.client() as owner:
-            view = await submit(owner, context, key="escape")
-            ended = await finished(owner, view.id)
-    assert ended.result is not None
-    assert ended.result.failure is not None
-    assert (ended.state, ended.result.failure.cause) == ("failed", "context")
-    assert list(tmp_path.rglob("escaped")) == []
+    context = described({"Dockerfile": b"FROM scratch\n", "../../escaped": b"x"})
+    async with stage(tmp_path) as on, on.client() as owner:
+        with pytest.raises(Invalid, match="leaves the context"):
+            await upload(owner, "hello", context)
 
 
 async def test_a_runner_told_to_stop_finishes_its_build_first(tmp_path: Path) -> None:

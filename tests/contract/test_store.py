@@ -24,7 +24,6 @@ from pierhead.router.ports import (
     StoredEnvironment,
     StoredProject,
     StoredRunner,
-    StoredUpload,
 )
 from tests.simulation.store import MemoryStore
 
@@ -345,8 +344,7 @@ async def test_a_project_goes_with_all_that_it_had_and_nothing_else(
         ledger.link_blob("web", DIGEST, "", NOW)
         ledger.add_manifest(manifest, "")
         ledger.set_tag("web", "latest", DIGEST)
-        upload = StoredUpload(id="u_1", project="web", digest=DIGEST, size_bytes=7)
-        ledger.end_upload(upload, complete=True)
+        ledger.save_context("web", CONTEXT, NOW)
 
     async with open_store(kind, tmp_path) as store:
         await store.write(fill)
@@ -359,7 +357,7 @@ async def test_a_project_goes_with_all_that_it_had_and_nothing_else(
         left = await store.read(lambda ledger: ledger.contents("web"))
         project = await store.read(lambda ledger: ledger.project("web"))
         blob = await store.read(lambda ledger: ledger.has_blob("web", DIGEST, ""))
-        context = await store.read(lambda ledger: ledger.context_size("web", DIGEST))
+        context = await store.read(lambda ledger: ledger.context("web", DIGEST))
         token = await store.read(lambda ledger: ledger.credential("t_1"))
         kept = await store.read(lambda ledger: ledger.build("b_9"))
     assert (had.builds, had.images, had.tags, had.tokens) == (5, 1, 1, 1)
@@ -370,20 +368,30 @@ async def test_a_project_goes_with_all_that_it_had_and_nothing_else(
 
 
 @KINDS
-async def test_a_context_is_the_projects_only_when_its_upload_was_complete(
+async def test_a_context_is_the_projects_that_brought_it(kind: str, tmp_path: Path) -> None:
+    async with open_store(kind, tmp_path) as store:
+        assert await store.read(lambda ledger: ledger.context("web", DIGEST)) is None
+
+        await store.write(lambda ledger: ledger.save_context("web", CONTEXT, NOW))
+
+        assert await store.read(lambda ledger: ledger.context("web", DIGEST)) == CONTEXT
+        assert await store.read(lambda ledger: ledger.context("api", DIGEST)) is None
+
+
+@KINDS
+async def test_a_context_is_forgotten_when_neither_a_time_nor_an_open_build_keeps_it(
     kind: str, tmp_path: Path
 ) -> None:
-    upload = StoredUpload(id="u_1", project="web", digest=DIGEST, size_bytes=7)
     async with open_store(kind, tmp_path) as store:
-        await store.write(lambda ledger: ledger.save_upload(upload))
-        assert await store.read(lambda ledger: ledger.upload("u_1")) == upload
-        assert await store.read(lambda ledger: ledger.context_size("web", DIGEST)) is None
+        await store.write(lambda ledger: ledger.save_context("web", CONTEXT, NOW))
+        await store.write(lambda ledger: ledger.save_context("api", CONTEXT, NOW))
+        await store.write(lambda ledger: ledger.add_build(build("b_1")))
 
-        await store.write(lambda ledger: ledger.end_upload(upload, complete=True))
+        early = await store.write(lambda ledger: ledger.forget_contexts(NOW))
+        late = await store.write(lambda ledger: ledger.forget_contexts(NOW + timedelta(days=1)))
 
-        assert await store.read(lambda ledger: ledger.upload("u_1")) is None
-        assert await store.read(lambda ledger: ledger.context_size("web", DIGEST)) == 7
-        assert await store.read(lambda ledger: ledger.context_size("api", DIGEST)) is None
+        assert (early, late) == ([], [("api", DIGEST)])
+        assert await store.read(lambda ledger: ledger.context("web", DIGEST)) == CONTEXT
 
 
 @KINDS

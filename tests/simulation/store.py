@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
+from pierhead.protocol.plan import ContextRef
 from pierhead.router.domain.build import State
 from pierhead.router.domain.credential import Credential
 from pierhead.router.domain.enrollment import Code
@@ -21,7 +22,6 @@ from pierhead.router.ports import (
     StoredEvent,
     StoredProject,
     StoredRunner,
-    StoredUpload,
 )
 
 T = TypeVar("T")
@@ -38,8 +38,7 @@ class MemoryLedger:
     credentials_: dict[str, Credential] = field(default_factory=dict)
     environments_: dict[tuple[str, str], StoredEnvironment] = field(default_factory=dict)
     projects_: dict[str, StoredProject] = field(default_factory=dict)
-    uploads_: dict[str, StoredUpload] = field(default_factory=dict)
-    contexts_: dict[tuple[str, str], int] = field(default_factory=dict)
+    contexts_: dict[tuple[str, str], tuple[ContextRef, datetime]] = field(default_factory=dict)
     manifests_: dict[tuple[str, str, str], Manifest] = field(default_factory=dict)
     blobs_: dict[tuple[str, str, str], datetime] = field(default_factory=dict)
     tags_: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -286,19 +285,23 @@ class MemoryLedger:
         mine = [b.submit for b in self.builds_.values() if b.submit.project == project]
         return sum(environment in {None, submit.environment} for submit in mine)
 
-    def upload(self, upload_id: str) -> StoredUpload | None:
-        return self.uploads_.get(upload_id)
+    def context(self, project: str, digest: str) -> ContextRef | None:
+        found = self.contexts_.get((project, digest))
+        return found and found[0]
 
-    def save_upload(self, upload: StoredUpload) -> None:
-        self.uploads_[upload.id] = upload
+    def save_context(self, project: str, context: ContextRef, now: datetime) -> None:
+        self.contexts_[project, context.digest] = context, now
 
-    def end_upload(self, upload: StoredUpload, *, complete: bool) -> None:
-        self.uploads_.pop(upload.id, None)
-        if complete:
-            self.contexts_[upload.project, upload.digest] = upload.size_bytes
-
-    def context_size(self, project: str, digest: str) -> int | None:
-        return self.contexts_.get((project, digest))
+    def forget_contexts(self, before: datetime) -> Sequence[tuple[str, str]]:
+        needed = {
+            (stored.submit.project, stored.submit.context.digest)
+            for stored in (*self.queued(), *self.leased())
+        }
+        old = [pair for pair, (_, used) in self.contexts_.items() if used < before]
+        forgotten = [pair for pair in old if pair not in needed]
+        for pair in forgotten:
+            del self.contexts_[pair]
+        return forgotten
 
     def alive_at(self) -> datetime | None:
         return self.alive_.get("router")

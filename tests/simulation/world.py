@@ -88,7 +88,7 @@ class World:
         for project in ("web", "strangers"):
             trusted = project != "strangers"
             ledger.save_project(StoredProject(name=project, trusted=trusted, created_at=EPOCH))
-            ledger.contexts_[project, CONTEXT.digest] = CONTEXT.size_bytes
+            ledger.save_context(project, CONTEXT, EPOCH)
         for name, machine in machines.items():
             ledger.save_runner(
                 StoredRunner(

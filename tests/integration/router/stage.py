@@ -18,10 +18,11 @@ import uvicorn
 
 from pierhead.protocol.build import BuildView
 from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.client.upload import upload
 from pierhead.protocol.digest import digest_of
 from pierhead.protocol.joincode import parse_join_code
 from pierhead.protocol.lease import Acquire, Acquired, Grant, Held
-from pierhead.protocol.plan import ContextRef, Plan, Submit, UploadRequest
+from pierhead.protocol.plan import ContextRef, Plan, Submit
 from pierhead.protocol.project import NewProject, NewToken
 from pierhead.protocol.result import Envelope, PlatformImage
 from pierhead.protocol.runner import AddRunner, Capabilities, Enroll, SessionRequest
@@ -30,9 +31,10 @@ from pierhead.router.app import Router, open_router
 from pierhead.router.config import Settings
 from pierhead.router.domain.reach import reach
 from pierhead.server.serve import listen
+from tests.contexts import described
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
-CONTEXT = b"a context is only bytes to the router"
+CONTEXT = described({"Dockerfile": b"FROM scratch\n"})
 
 
 class MovableClock:
@@ -109,15 +111,8 @@ class House:
         wanted: dict[str, Any] = {"key": f"key-{next(self._keys)}", "name": "of a test", **terms}
         return (await self.owner.add_token(NewToken(project=project, **wanted))).token
 
-    async def upload(self, project: str = "web", context: bytes = CONTEXT) -> ContextRef:
-        digest = digest_of(context)
-        request = UploadRequest(project=project, digest=digest, size_bytes=len(context))
-        status = await self.owner.begin_upload(request)
-        if not status.complete:
-            assert status.id is not None
-            status = await self.owner.upload_part(status.id, 0, context)
-        assert status.complete
-        return ContextRef(digest=digest, size_bytes=len(context), unpacked_bytes=1, files=1)
+    async def upload(self, project: str = "web") -> ContextRef:
+        return (await upload(self.owner, project, CONTEXT)).context
 
     async def submit(self, project: str = "web", **options: Any) -> BuildView:
         plan = options.pop("plan", Plan())

@@ -11,7 +11,7 @@ from tests.integration.router.stage import House
 DEEP = b"[" * 100_000
 
 
-@pytest.mark.parametrize("path", ["/api/builds", "/api/uploads", "/api/projects", "/api/runners"])
+@pytest.mark.parametrize("path", ["/api/builds", "/api/contexts", "/api/projects", "/api/runners"])
 @pytest.mark.parametrize(
     "body",
     [

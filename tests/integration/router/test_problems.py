@@ -4,7 +4,9 @@ A type without a scene here fails the first test: nothing is in the registry tha
 """
 
 import sqlite3
+from base64 import b64encode
 from collections.abc import Awaitable, Callable
+from hashlib import sha256
 from typing import Any, Final
 
 import httpx
@@ -12,6 +14,7 @@ import msgspec
 import pytest
 from starlette.routing import Route
 
+from pierhead.protocol.archive import Kind
 from pierhead.protocol.digest import digest_of
 from pierhead.protocol.errors import (
     IntegrityError,
@@ -26,9 +29,11 @@ from pierhead.protocol.errors import (
 )
 from pierhead.protocol.joincode import parse_join_code
 from pierhead.protocol.lease import Release
-from pierhead.protocol.plan import Plan, Submit
+from pierhead.protocol.objects import frame
+from pierhead.protocol.plan import CONTEXT_BYTES_MAX, Plan, Submit
 from pierhead.protocol.problem import PROBLEM_MEDIA_TYPE, PROBLEM_TYPES, Problem, problem
 from pierhead.protocol.runner import AddRunner
+from pierhead.protocol.tree import CHUNK_BYTES, Entry, pages_of
 from pierhead.protocol.version import FENCE_HEADER, OFFSET_HEADER
 from pierhead.router.domain.build import Build
 from pierhead.router.ports import Ledger, StoredBuild, StoredEnvironment
@@ -172,10 +177,19 @@ async def too_large(house: House) -> httpx.Response:
 
 
 async def digest_mismatch(house: House) -> httpx.Response:
-    wanted = {"project": "web", "digest": digest_of(b"said"), "size_bytes": 4}
-    upload = (await owner(house).post("/api/uploads", json=wanted)).json()["id"]
-    headers = {OFFSET_HEADER: "0"}
-    return await owner(house).patch(f"/api/uploads/{upload}", content=b"sent", headers=headers)
+    wanted = {"project": "web", "digest": digest_of(b"another tree"), "pages": ""}
+    return await owner(house).post("/api/contexts", json=wanted)
+
+
+async def context_too_large(house: House) -> httpx.Response:
+    count = CONTEXT_BYTES_MAX // CHUNK_BYTES + 1
+    digests = sha256(b"a chunk that need not be there").digest() * count
+    huge = Entry(b"huge", Kind.FILE, size=count * CHUNK_BYTES, digests=digests)
+    tree = pages_of([huge])
+    await house.owner.send_objects("web", frame(tree.pages))
+    pages = b64encode(sha256(tree.pages[0]).digest()).decode()
+    wanted = {"project": "web", "digest": tree.tree.digest(), "pages": pages}
+    return await owner(house).post("/api/contexts", json=wanted)
 
 
 async def result_mismatch(house: House) -> httpx.Response:
@@ -264,13 +278,11 @@ SCENES: Final[dict[str, Scene]] = {
         invalid_document, version_unsupported, unauthenticated, token_expired, token_spent,
         not_allowed, not_found, method_not_allowed, lease_lost, build_finished, key_reused,
         offset_mismatch, in_use, limit_reached, runner_name_taken, session_superseded,
-        join_code_used, too_large, digest_mismatch, result_mismatch, plan_unsupported,
+        join_code_used, too_large, context_too_large, digest_mismatch, result_mismatch, plan_unsupported,
         secret_argument, no_eligible_runner, rate_limited, internal_error, draining,
         dependency_unavailable, storage_full,
     )
 }  # fmt: skip
-# Said by the client alone, before anything is sent.
-OF_THE_CLIENT: Final = {"context-too-large"}
 # What the caller can do about it; all others are `Refused`, or `Unavailable` from 500 on.
 RAISED: Final[dict[str, type[PierheadError]]] = {
     "invalid-document": Invalid,
@@ -296,7 +308,7 @@ RAISED: Final[dict[str, type[PierheadError]]] = {
 
 
 def test_every_problem_type_has_a_scene() -> None:
-    assert SCENES.keys() | OF_THE_CLIENT == PROBLEM_TYPES.keys()
+    assert SCENES.keys() == PROBLEM_TYPES.keys()
 
 
 @pytest.mark.timeout(240)

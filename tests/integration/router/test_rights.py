@@ -11,7 +11,6 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from pierhead.protocol.digest import digest_of
 from pierhead.protocol.errors import LeaseLost
 from pierhead.protocol.lease import Heartbeat, Release
 from pierhead.protocol.meta import PullTokenRequest
@@ -73,9 +72,8 @@ TABLE: dict[tuple[str, str], dict[str, Expected]] = {
     ("GET", "/ca.crt"): EVERYBODY,
     ("POST", "/api/runners/enroll"): EVERYBODY,
     ("GET", "/api/capabilities"): ANY_PROJECT,
-    ("POST", "/api/uploads"): SUBMITTER,
-    ("GET", "/api/uploads/{upload_id}"): SUBMITTER,
-    ("PATCH", "/api/uploads/{upload_id}"): SUBMITTER,
+    ("POST", "/api/contexts"): SUBMITTER,
+    ("POST", "/api/contexts/objects"): SUBMITTER,
     ("POST", "/api/builds"): SUBMITTER,
     ("GET", "/api/builds"): ANY_PROJECT,
     ("POST", "/api/builds:why"): SUBMITTER,
@@ -144,7 +142,6 @@ class Scene:
     tokens: dict[str, str | None]
     build_id: str
     fences: dict[str, int]
-    upload_id: str
 
     def requests(self) -> Iterator[tuple[str, str, str, Expected]]:
         for (method, path), expected in TABLE.items():
@@ -154,7 +151,6 @@ class Scene:
     async def status(self, method: str, path: str, who: str) -> httpx.Response:
         filled = (
             path.replace("{build_id}", self.build_id)
-            .replace("{upload_id}", self.upload_id)
             .replace("{project:path}", "web")
             .replace("{token_id}", "t_none")
             .replace("{path:path}", REGISTRY_PATHS[method])
@@ -165,6 +161,7 @@ class Scene:
             body = b"[]"  # refused as a document, so that the attempt stays as it is
         async with self.house.http(self.tokens[who]) as http:
             query = {"project": "web", "name": "staging"} if "environments" in path else {}
+            query |= {"project": "web"} if path == "/api/contexts/objects" else {}
             return await http.request(method, filled, content=body, headers=headers, params=query)
 
 
@@ -172,9 +169,8 @@ class Scene:
 CONTEXT_JSON = b'{"digest":"sha256:%s","size_bytes":1,"unpacked_bytes":1,"files":1}' % (b"1" * 64)
 BODIES = {
     ("POST", "/api/builds/{build_id}/rerun"): b'{"key":"again"}',
-    ("POST", "/api/uploads"): b'{"project":"web","digest":"sha256:%s","size_bytes":1}'
-    % (b"1" * 64),
-    ("PATCH", "/api/uploads/{upload_id}"): b"",
+    ("POST", "/api/contexts"): b'{"project":"web","digest":"sha256:%s","pages":""}' % (b"1" * 64),
+    ("POST", "/api/contexts/objects"): b"",
     ("POST", "/api/builds"): b'{"project":"web","plan":{},"context":%s}' % CONTEXT_JSON,
     ("POST", "/api/builds:why"): b'{"project":"web"}',
     ("POST", "/api/projects"): b'{"name":"web"}',
@@ -205,10 +201,6 @@ async def scene(house: House) -> Scene:
     shop = (await house.client(other).pull_token("shop", PullTokenRequest())).token
     brief = await house.client(own).pull_token("web", PullTokenRequest(ttl_seconds=1))
     house.clock.advance(2)
-    begun = await house.http(own).post(
-        "/api/uploads",
-        json={"project": "web", "digest": digest_of(b"unfinished"), "size_bytes": 10},
-    )
     return Scene(
         house=house,
         tokens={
@@ -229,7 +221,6 @@ async def scene(house: House) -> Scene:
         },
         build_id=build.id,
         fences={"attempt": 2, "stale-fence": 1},
-        upload_id=begun.json()["id"],
     )
 
 

@@ -3,22 +3,25 @@
 import contextlib
 import os
 import tarfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pierhead.protocol.archive import END, ArchiveError, Kind, Member, header, padding
-from pierhead.protocol.client.pack import pack
+from pierhead.protocol.client.pack import Packed, pack
 from pierhead.protocol.digest import digest_of
 from pierhead.protocol.errors import IntegrityError, Unavailable
 from pierhead.protocol.plan import ContextRef
+from pierhead.protocol.tree import CHUNK_BYTES, parse_page
 from pierhead.runner.adapters import workspace
 from pierhead.runner.adapters.workspace import fetch, unpack
 from pierhead.runner.testing import away
+from tests.contexts import described
 
 
 def file(name: bytes, data: bytes = b"x", mode: int = 0o644) -> bytes:
@@ -41,17 +44,34 @@ def unpacked(folder: Path, tar: bytes, *, said: int | None = None, files: int = 
     packed = folder / "context.tar.zst"
     packed.write_bytes(zstandard.compress(tar))
     size = len(tar) if said is None else said
-    unpack(packed, folder / "root", ref(packed.read_bytes(), unpacked_bytes=size, files=files))
+    unpack(packed, folder / "root", ref(unpacked_bytes=size, files=files))
     return folder / "root"
 
 
-def ref(data: bytes, *, unpacked_bytes: int = 0, files: int = 0) -> ContextRef:
+def ref(*, unpacked_bytes: int = 0, files: int = 0) -> ContextRef:
     return ContextRef(
-        digest=digest_of(data),
-        size_bytes=len(data),
-        unpacked_bytes=unpacked_bytes,
-        files=files,
+        digest=digest_of(b"another tree"), size_bytes=0, unpacked_bytes=unpacked_bytes, files=files
     )
+
+
+def archive(packed: Packed) -> tuple[bytes, ContextRef]:
+    """Return the tar.zst of a context, a frame for each page, as the router makes it."""
+    parts = []
+    for page in packed.pages:
+        tar = bytearray()
+        for entry in parse_page(page):
+            tar += header(entry.member())
+            tar += b"".join(packed.read(digest) for digest, _ in entry.chunks())
+            tar += bytes(padding(entry.size))
+        parts.append(bytes(tar))
+    parts.append(END)
+    wanted = ContextRef(
+        digest=packed.digest,
+        size_bytes=packed.size_bytes,
+        unpacked_bytes=sum(map(len, parts)),
+        files=packed.files,
+    )
+    return b"".join(map(zstandard.compress, parts)), wanted
 
 
 def test_what_was_packed_is_unpacked(tmp_path: Path) -> None:
@@ -63,12 +83,15 @@ def test_what_was_packed_is_unpacked(tmp_path: Path) -> None:
     (source / "run.sh").chmod(0o700)
     (source / os.fsdecode(b"\xff\xfe\n")).write_bytes(b"odd")
     (source / "link").symlink_to("/etc/" + "p" * 150)
-    packed = pack(source, tmp_path / "context.tar.zst")
+    (source / "large").write_bytes(os.urandom(CHUNK_BYTES) + b"more")
+    data, wanted = archive(pack(source))
+    (tmp_path / "packed").write_bytes(data)
 
-    unpack(packed.file, tmp_path / "root", packed.ref)
+    unpack(tmp_path / "packed", tmp_path / "root", wanted)
 
     root = tmp_path / "root"
     assert (root / "deep" / "er" / ("n" * 200)).read_text() == "long"
+    assert (root / "large").read_bytes() == (source / "large").read_bytes()
     assert (root / "empty").is_dir()
     assert (root / "run.sh").stat().st_mode & 0o777 == 0o755
     assert (root / os.fsdecode(b"\xff\xfe\n")).read_bytes() == b"odd"
@@ -123,7 +146,7 @@ def test_no_order_of_links_and_files_leads_outside(
         file(name) if kind is Kind.FILE else header(Member(name=name, kind=kind, target=target))
         for kind, name, target in members
     )
-    with contextlib.suppress(ArchiveError):
+    with contextlib.suppress(ArchiveError, IntegrityError):
         unpacked(place, tar + END)
 
     assert {path.name for path in place.iterdir()} == {"root", "context.tar.zst"}
@@ -145,8 +168,8 @@ def test_more_files_than_were_said_are_refused(tmp_path: Path) -> None:
 def test_what_is_no_context_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "packed").write_bytes(data)
 
-    with pytest.raises(ArchiveError):
-        unpack(tmp_path / "packed", tmp_path / "root", ref(data + b"x", unpacked_bytes=10**6))
+    with pytest.raises((ArchiveError, IntegrityError)):
+        unpack(tmp_path / "packed", tmp_path / "root", ref(unpacked_bytes=10**6))
 
 
 class Source:
@@ -175,28 +198,55 @@ async def test_a_cut_context_goes_on_where_it_was_cut(tmp_path: Path) -> None:
     data = bytes(range(256))
     source = Source(data, 10, 0, 100)
 
-    await fetch(source.read, ref(data), tmp_path / "packed")
+    await fetch(source.read, ref(unpacked_bytes=256), tmp_path / "packed")
 
     assert (tmp_path / "packed").read_bytes() == data
     assert source.offsets == [0, 10, 10, 110]
 
 
-async def test_a_flipped_bit_is_noticed_before_anything_is_unpacked(tmp_path: Path) -> None:
-    data = bytes(1000)
+CHANGES: dict[str, Callable[[bytes], bytes]] = {
+    "a byte of a file": lambda tar: tar.replace(b"content", b"c0ntent"),
+    "a name": lambda tar: file(b"b", b"content") + END,
+    "a mode": lambda tar: file(b"a", b"content", mode=0o755) + END,
+    "a kind": lambda tar: link(b"a", b"content") + END,
+    "one file less": lambda tar: END,
+    "one more folder": lambda tar: header(Member(name=b"0", kind=Kind.FOLDER)) + tar,
+}
 
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_another_tree_than_was_promised_is_refused(
+    tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    packed = described({"a": b"content"}, executable=False)
+    _, wanted = archive(packed)
+    wanted = msgspec.structs.replace(wanted, unpacked_bytes=10**6)
+    true = file(b"a", b"content") + END
+    for name, tar in (("true", true), ("false", change(true))):
+        (tmp_path / name).write_bytes(zstandard.compress(tar))
+
+    unpack(tmp_path / "true", tmp_path / "first", wanted)
     with pytest.raises(IntegrityError):
-        await fetch(Source(b"\1" + data[1:]).read, ref(data), tmp_path / "packed")
+        unpack(tmp_path / "false", tmp_path / "second", wanted)
 
 
-async def test_a_context_that_goes_on_beyond_its_size_is_refused(tmp_path: Path) -> None:
-    data = bytes(1000)
+def test_times_are_no_part_of_the_promise(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a").write_bytes(b"content")
+    digests = set()
+    for mtime in (1, 2):
+        os.utime(tmp_path / "source" / "a", (mtime, mtime))
+        digests.add(pack(tmp_path / "source").digest)
+    assert len(digests) == 1
 
+
+async def test_a_context_that_goes_on_beyond_all_measure_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError):
-        await fetch(Source(data + b"more").read, ref(data), tmp_path / "packed")
+        await fetch(Source(bytes(3 * 2**20)).read, ref(unpacked_bytes=1), tmp_path / "packed")
 
 
 async def test_a_context_that_never_comes_is_given_up(tmp_path: Path) -> None:
     source = Source(b"abc", *[0] * 1000)
 
     with pytest.raises(Unavailable):
-        await fetch(source.read, ref(b"abc"), tmp_path / "packed")
+        await fetch(source.read, ref(unpacked_bytes=3), tmp_path / "packed")

@@ -4,7 +4,12 @@ A context is a tree of files, folders and symbolic links below one root. Links a
 wherever they point: they mean something inside the image. Nothing is ever written through one.
 """
 
+from typing import Final
+
 from pierhead.protocol.archive import ArchiveError, Kind, Member
+
+# Deeper trees cannot be removed again by what walks them folder in folder.
+DEPTH_MAX: Final = 500
 
 
 def safe_parts(member: Member) -> tuple[bytes, ...]:
@@ -17,6 +22,8 @@ def safe_parts(member: Member) -> tuple[bytes, ...]:
     shown = member.name[:200].decode("utf-8", "replace")
     if member.name.startswith(b"/") or b".." in parts or b"\0" in member.name:
         raise ArchiveError(f"the name {shown!r} leaves the context")
+    if len(parts) > DEPTH_MAX:
+        raise ArchiveError(f"the name {shown!r} is nested deeper than {DEPTH_MAX} folders")
     if any(len(part) > 255 for part in parts):
         raise ArchiveError(f"the name {shown!r} has a part of over 255 bytes")
     return parts

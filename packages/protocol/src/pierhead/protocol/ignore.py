@@ -38,12 +38,18 @@ class Ignore:
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self._patterns = patterns
         self._keeping = [pattern for pattern in patterns if pattern.keeps]
+        # Most paths fit nothing: one look at all patterns together says so.
+        every = "|".join(f"(?:{pattern.regex.pattern})" for pattern in patterns)
+        self._any = re.compile(every or r"(?!)", re.DOTALL)
+        self._none = (False,) * len(patterns)
 
     def look(self, path: str, above: tuple[bool, ...] = ()) -> tuple[bool, tuple[bool, ...]]:
         """Say whether a path is left out, and which patterns fit it.
 
         `above` says which patterns fit the folder that the path is in.
         """
+        if True not in above and self._any.match(path) is None:
+            return False, self._none
         out = False
         fits = []
         for number, pattern in enumerate(self._patterns):

@@ -6,14 +6,12 @@ from msgspec import Meta, Struct
 
 from pierhead.protocol.digest import DigestText
 from pierhead.protocol.ids import (
-    Count,
     EnvironmentName,
     GroupName,
     ProjectName,
     ReplayKey,
     RunnerName,
     SecretId,
-    ShortText,
     TagName,
 )
 from pierhead.protocol.platform import PlatformText
@@ -39,6 +37,7 @@ Ulimit: TypeAlias = Annotated[
 SHM_BYTES_MAX: Final = 64 * 1024**3
 CONTEXT_BYTES_MAX: Final = 4 * 1024**3
 CONTEXT_FILES_MAX: Final = 1_000_000
+CONTEXT_PAGES_MAX: Final = 20_000
 TIMEOUT_SECONDS_MAX: Final = 6 * 3600
 QUEUE_WAIT_SECONDS_MAX: Final = 86_400
 # What today's builders take of one secret is 500 KiB; here it is all of a build's together, so that
@@ -72,10 +71,10 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class ContextRef(Struct, frozen=True, kw_only=True):
-    """The packed context: a tar.zst that was uploaded before."""
+    """A context that was uploaded before."""
 
-    digest: DigestText  # of the tar.zst
-    size_bytes: Annotated[int, Meta(ge=1, le=CONTEXT_BYTES_MAX)]  # of the tar.zst
+    digest: DigestText  # of the tree: names, kinds, modes, link targets and contents
+    size_bytes: Annotated[int, Meta(ge=0, le=CONTEXT_BYTES_MAX)]  # of all files
     unpacked_bytes: Annotated[int, Meta(ge=0, le=4 * CONTEXT_BYTES_MAX)]  # of the tar
     files: Annotated[int, Meta(ge=0, le=CONTEXT_FILES_MAX)]
 
@@ -106,17 +105,22 @@ class Submit(Struct, frozen=True, kw_only=True):
         return f"Submit(project={self.project!r}, key={self.key!r}, secrets={sorted(self.secrets)})"
 
 
-class UploadRequest(Struct, frozen=True, kw_only=True):
-    """Body of `POST /api/uploads`: bytes that will follow in parts of at most 16 MiB."""
+class ContextOffer(Struct, frozen=True, kw_only=True):
+    """Body of `POST /api/contexts`: the tree that a context is. Asking again is harmless."""
 
     project: ProjectName
-    digest: DigestText
-    size_bytes: Annotated[int, Meta(ge=1, le=CONTEXT_BYTES_MAX)]
+    digest: DigestText  # of the tree
+    pages: Annotated[bytes, Meta(max_length=32 * CONTEXT_PAGES_MAX)]  # their digests, 32 bytes each
 
 
-class UploadStatus(Struct, frozen=True, kw_only=True):
-    """How far an upload is. `complete`: the content is there and its digest was checked."""
+class ContextState(Struct, frozen=True, kw_only=True):
+    """What is still missing of a context; when nothing is and it is not there yet, ask again."""
 
-    id: ShortText | None  # none when the content was there before
-    offset: Count
-    complete: bool
+    context: ContextRef | None = None  # it is there
+    missing: bytes = b""  # digests of 32 bytes each; perhaps not of all that is missing
+
+
+class ObjectsKept(Struct, frozen=True, kw_only=True):
+    """Answer to `POST /api/contexts/objects`."""
+
+    objects: int  # that came, whether or not they were there before

@@ -84,7 +84,7 @@ class BlobStore:
     async def begin(self, mark: str = "") -> str:
         """Begin an upload and return its id, which ends with `mark`: letters and digits."""
         upload_id = self._new_id() + mark
-        with _storage_errors():
+        with storage_errors():
             self._file(upload_id).touch(exist_ok=False)
         self._uploads[upload_id] = _Upload()
         return upload_id
@@ -170,7 +170,7 @@ class BlobStore:
     def _keep(self, upload_id: str, digest: str) -> None:
         """Flush a file and give it its final name, so that a power cut leaves it whole or not."""
         staged, final = self._file(upload_id), self.path(digest)
-        with _storage_errors():
+        with storage_errors():
             new_folder = not final.parent.exists()
             final.parent.mkdir(exist_ok=True)
             with staged.open("rb") as file:
@@ -360,7 +360,7 @@ async def _pieces(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 def _write(descriptor: int, upload: _Upload, piece: bytes) -> None:
     """Write a piece whole, or leave the file as long as it was."""
-    with _storage_errors():
+    with storage_errors():
         try:
             written = 0
             while written < len(piece):
@@ -390,7 +390,7 @@ def _reread(file: Path, upload: _Upload) -> None:
     upload.size, upload.hash = size, running
 
 
-class _storage_errors:
+class storage_errors:
     """Turns a full or broken disk into `Unavailable`, with what to do."""
 
     def __enter__(self) -> None:

@@ -22,6 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from pierhead.protocol.errors import PierheadError
 from pierhead.protocol.joincode import NO_PIN
 from pierhead.router.adapters.clock import SystemClock
+from pierhead.router.adapters.contents import FileContents
 from pierhead.router.adapters.entropy import SystemEntropy
 from pierhead.router.adapters.folders import (
     lock,
@@ -43,12 +44,14 @@ from pierhead.router.domain.token import OWNER_PREFIX, Principal
 from pierhead.router.domain.waiting import WaitingPolicy
 from pierhead.router.http.attempts import AttemptHandlers
 from pierhead.router.http.builds import BuildHandlers
+from pierhead.router.http.contexts import ContextHandlers
 from pierhead.router.http.projects import ProjectHandlers, TokenHandlers
 from pierhead.router.http.registry import RegistryHandlers
 from pierhead.router.http.requests import check_protocol, on_refused, token_of
 from pierhead.router.http.routes import (
     attempt_endpoints,
     build_endpoints,
+    context_endpoints,
     openapi_route,
     project_endpoints,
     registry_routes,
@@ -62,6 +65,7 @@ from pierhead.router.services.again import Again
 from pierhead.router.services.attempts import Attempts
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.capabilities import CapabilitiesOf
+from pierhead.router.services.contexts import Contexts
 from pierhead.router.services.events import Events
 from pierhead.router.services.garbage import Garbage
 from pierhead.router.services.here import supervise
@@ -75,7 +79,6 @@ from pierhead.router.services.runners import Runners, WayIn
 from pierhead.router.services.submit import Submissions
 from pierhead.router.services.sweep import EVERY_SECONDS, Sweep
 from pierhead.router.services.tokens import Tokens
-from pierhead.router.services.uploads import Uploads
 from pierhead.server.addresses import own_names, usual_address
 from pierhead.server.blobs import BlobStore
 from pierhead.server.door import EVERYBODY, LOOPBACK, Network
@@ -100,6 +103,7 @@ class Router:
     identity: Identity
     projects: Projects
     garbage: Garbage
+    contexts: Contexts
     clock: Clock
     certificates: Certificates | None
     url: str
@@ -116,19 +120,20 @@ async def open_router(
     """Open everything that a router needs, and close it at the end."""
     clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
     key = secret_file(settings.data / "installation.key", entropy.secret()).encode()
-    store = await SqlStore.open(settings.database or settings.data / "router.db")
-    try:
+    async with contextlib.AsyncExitStack() as opened:
+        store = await SqlStore.open(settings.database or settings.data / "router.db")
+        opened.push_async_callback(store.close)
+        contents = await FileContents.open(settings.data, new_id=lambda: entropy.id("c_"))
+        opened.push_async_callback(contents.close)
         identity = Identity(store=store, clock=clock, key=key)
         owner = await _owner_token(identity, settings.config / "token", entropy)
         write_registry_login(settings.config, reached.registry, owner)
         now = clock.now()
         certificates = _certificates(settings, reached, now) if reached.own_tls else None
         yield _compose(
-            settings, reached, certificates, identity, store, clock=clock, entropy=entropy
+            settings, reached, certificates, identity, store, contents, clock=clock, entropy=entropy
         )
         await identity.store_uses()
-    finally:
-        await store.close()
 
 
 async def _owner_token(identity: Identity, path: Path, entropy: Entropy) -> str:
@@ -160,6 +165,7 @@ def _compose(
     certificates: Certificates | None,
     identity: Identity,
     store: SqlStore,
+    contents: FileContents,
     *,
     clock: Clock,
     entropy: Entropy,
@@ -208,9 +214,9 @@ def _compose(
         vault=vault,
         way_in=_way_in(reached, certificates),
     )
-    uploads = Uploads(store=store, blobs=blobs)
+    contexts = Contexts(store=store, contents=contents, clock=clock)
     events = Events(store=store, logs=logs, bells=bells)
-    projects = Projects(store=store, clock=clock, logs=logs)
+    projects = Projects(store=store, clock=clock, logs=logs, contexts=contents)
     tokens = Tokens(store=store, clock=clock, entropy=entropy, key=identity.key, host=host)
     able = CapabilitiesOf(store=store, clock=clock, host=host)
     endpoints = [
@@ -218,13 +224,13 @@ def _compose(
             BuildHandlers(
                 authenticate=authenticate,
                 submissions=submissions,
-                uploads=uploads,
                 again=Again(submissions=submissions, store=store, bells=bells, clock=clock),
                 events=events,
             )
         ),
+        *context_endpoints(ContextHandlers(authenticate=authenticate, contexts=contexts)),
         *attempt_endpoints(
-            AttemptHandlers(authenticate=authenticate, attempts=attempts, blobs=blobs)
+            AttemptHandlers(authenticate=authenticate, attempts=attempts, contexts=contexts)
         ),
         *runner_endpoints(RunnerHandlers(authenticate=authenticate, runners=runners)),
         *project_endpoints(
@@ -274,6 +280,7 @@ def _compose(
                 logs=timedelta(days=settings.keep_logs_days),
             ),
         ),
+        contexts=contexts,
         clock=clock,
         certificates=certificates,
         url=reached.url,
@@ -457,6 +464,7 @@ async def _collect_for_ever(router: Router) -> None:
         try:
             collected = await router.garbage.once()
             log.info("garbage.collected", **dataclasses.asdict(collected))
+            await router.contexts.sweep()
         except (PierheadError, OSError) as error:
             log.error("garbage.failed", error=str(error))
         await asyncio.sleep(COLLECT_SECONDS)

@@ -4,15 +4,16 @@ A `Ledger` is what one transaction can see and change; a `Store` runs functions 
 function changes is on the disk when `write` returns, or nothing of it is.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from pierhead.protocol.lease import Sealed
-from pierhead.protocol.plan import Submit
+from pierhead.protocol.plan import ContextRef, Submit
 from pierhead.protocol.result import Envelope
 from pierhead.protocol.runner import Capabilities
+from pierhead.protocol.tree import Entry
 from pierhead.router.domain.build import Build
 from pierhead.router.domain.credential import Credential
 from pierhead.router.domain.enrollment import Code
@@ -111,13 +112,22 @@ class StoredEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredUpload:
-    """An upload of a context that is under way."""
+class NewPage:
+    """A page of a tree that came, and what is in it."""
 
-    id: str
-    project: str
-    digest: str
-    size_bytes: int
+    digest: bytes
+    page: bytes
+    entries: Sequence[Entry]
+
+
+class SealedPage(NamedTuple):
+    """A page whose part of the archive is made."""
+
+    digest: bytes
+    page: bytes
+    files: int
+    size_bytes: int  # of all its files
+    tar_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -417,20 +427,16 @@ class Ledger(Images, Projects, Protocol):
         """Return the runner whose hash begins as this one does; the caller compares the whole."""
         ...
 
-    def upload(self, upload_id: str) -> StoredUpload | None:
-        """Return an upload that is under way."""
+    def context(self, project: str, digest: str) -> ContextRef | None:
+        """Return a context of a project; none: the project has no such context."""
         ...
 
-    def save_upload(self, upload: StoredUpload) -> None:
-        """Add an upload."""
+    def save_context(self, project: str, context: ContextRef, now: datetime) -> None:
+        """Add a context, or say that it is used now."""
         ...
 
-    def end_upload(self, upload: StoredUpload, *, complete: bool) -> None:
-        """Forget an upload; when complete, its content is a context of the project."""
-        ...
-
-    def context_size(self, project: str, digest: str) -> int | None:
-        """Return the size of a project's context; none: the project has no such context."""
+    def forget_contexts(self, before: datetime) -> Sequence[tuple[str, str]]:
+        """Forget contexts that were not used since and that no open build needs; return them."""
         ...
 
     def alive_at(self) -> datetime | None:
@@ -513,6 +519,61 @@ class Vault(Protocol):
 
     def usable(self, public_key: bytes) -> bool:
         """Say whether anything can be sealed to a key."""
+        ...
+
+
+class Archive(Protocol):
+    """The tar.zst of a context. `tag` names these very bytes."""
+
+    size_bytes: int
+    tag: str
+
+    def read(self, begin: int, end: int) -> AsyncIterator[bytes]:
+        """Yield the bytes from `begin` to before `end`."""
+        ...
+
+
+class ContextStore(Protocol):
+    """What is in contexts. What one project has is not there for another."""
+
+    async def keep(self, project: str, body: AsyncIterator[bytes]) -> int:
+        """Keep the objects of a body and return how many came; after a cut, those before it."""
+        ...
+
+    async def lacking(self, project: str, digests: Sequence[bytes]) -> list[bytes]:
+        """Return which objects the project does not have, in order and once each."""
+        ...
+
+    async def read(self, project: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return small objects; those that are gone are left out."""
+        ...
+
+    async def sealed(self, project: str, digests: Sequence[bytes]) -> dict[bytes, SealedPage]:
+        """Return the pages whose part of the archive is made."""
+        ...
+
+    async def seal(self, project: str, pages: Sequence[NewPage]) -> None:
+        """Make the parts of the archive for pages all of whose objects are there."""
+        ...
+
+    async def save(self, project: str, digest: str, pages: bytes) -> None:
+        """Remember which pages a context has, all of them sealed."""
+        ...
+
+    async def archive(self, project: str, digest: str) -> Archive | None:
+        """Return the archive of a context; none: it is not there."""
+        ...
+
+    async def forget(self, project: str, digest: str) -> None:
+        """Forget a context."""
+        ...
+
+    async def forget_project(self, project: str) -> None:
+        """Remove all that a project has."""
+        ...
+
+    async def sweep(self) -> None:
+        """Remove what nothing needs."""
         ...
 
 

@@ -7,12 +7,10 @@ a key, a stream has a cursor.
 
 import asyncio
 import os
-import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Final, Self, TypeVar
 
 import anyio
@@ -115,8 +113,7 @@ class RouterExecutor:
         check(request, policy)
         async with self._open() as client, open_context(request.context) as folder:
             await self._patiently(lambda: _same_protocol(client))
-            with tempfile.TemporaryDirectory(prefix="pierhead-") as work:
-                submit, told = await _bring(client, request, policy, folder, Path(work))
+            submit, told = await _bring(client, request, policy, folder)
             view = await self._submitted(client, submit, request.key)
         return RemoteBuild(self, view.id, told)
 
@@ -327,22 +324,20 @@ async def _same_protocol(client: RouterClient) -> None:
 
 
 async def _bring(
-    client: RouterClient, request: BuildRequest, policy: BuildPolicy, folder: Folder, work: Path
+    client: RouterClient, request: BuildRequest, policy: BuildPolicy, folder: Folder
 ) -> tuple[Submit, tuple[Event, ...]]:
-    """Pack the context, send what is missing of it, and return what to submit."""
-    if folder.extra_files:
-        raise RefusedError("extra_files are not taken yet", hint="write them into the folder")
+    """Describe the context, send what is missing of it, and return what to submit."""
     packed = await asyncio.to_thread(
-        pack, folder.path, work / "context", dockerfile=request.dockerfile
+        pack, folder.path, dockerfile=request.dockerfile, extra_files=folder.extra_files
     )
-    sent = await upload(client, request.project, packed.ref, packed.file)
-    size = packed.ref.unpacked_bytes
+    sent = await upload(client, request.project, packed)
+    size = packed.size_bytes
     # Without a key of the caller's the call is replayable all the same: a lost answer must not
     # build twice.
     key = request.key or f"import-{os.urandom(16).hex()}"
-    return submit_of(request, policy, packed.ref, key), (
+    return submit_of(request, policy, sent.context, key), (
         Progress(phase="pack", done_bytes=size, total_bytes=size),
-        Progress(phase="upload", done_bytes=sent, total_bytes=sent),
+        Progress(phase="upload", done_bytes=sent.sent_bytes, total_bytes=sent.sent_bytes),
     )
 
 

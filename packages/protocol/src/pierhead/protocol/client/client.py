@@ -24,7 +24,13 @@ from pierhead.protocol.build import (
 )
 from pierhead.protocol.client.http import Transport, check_url, open_client, unreachable
 from pierhead.protocol.codec import to_wire
-from pierhead.protocol.errors import PierheadError, ProtocolMismatch, Unavailable, error_for
+from pierhead.protocol.errors import (
+    PierheadError,
+    ProtocolMismatch,
+    Refused,
+    Unavailable,
+    error_for,
+)
 from pierhead.protocol.lease import (
     Acquire,
     Acquired,
@@ -36,7 +42,7 @@ from pierhead.protocol.lease import (
     Signals,
 )
 from pierhead.protocol.meta import Meta, PullToken, PullTokenRequest, ServerCapabilities
-from pierhead.protocol.plan import Submit, UploadRequest, UploadStatus
+from pierhead.protocol.plan import ContextOffer, ContextState, ObjectsKept, Submit
 from pierhead.protocol.problem import PROBLEM_MEDIA_TYPE, Problem, problem
 from pierhead.protocol.project import (
     EnvironmentPage,
@@ -111,24 +117,15 @@ class RouterClient:
         """Return the limits and runners of the control plane."""
         return await self._call(ServerCapabilities, "GET", "/api/capabilities")
 
-    async def begin_upload(self, request: UploadRequest) -> UploadStatus:
-        """Begin or resume an upload; `complete` says that the content is there already."""
-        return await self._call(UploadStatus, "POST", "/api/uploads", request)
+    async def offer_context(self, offer: ContextOffer) -> ContextState:
+        """Say what a context is, and hear what is missing of it. Asking again is harmless."""
+        return await self._call(ContextState, "POST", "/api/contexts", offer)
 
-    async def upload_part(self, upload_id: str, offset: int, part: bytes) -> UploadStatus:
-        """Send the bytes from `offset` on; the last part checks the digest.
-
-        Raises:
-            Refused: `offset-mismatch`, whose problem says where to go on.
-            IntegrityError: the content does not have the digest that was said.
-        """
-        headers = {OFFSET_HEADER: str(offset)}
-        path = f"/api/uploads/{quote(upload_id, safe='')}"
-        return await self._call(UploadStatus, "PATCH", path, part, headers=headers)
-
-    async def upload_status(self, upload_id: str) -> UploadStatus:
-        """Return how far an upload is."""
-        return await self._call(UploadStatus, "GET", f"/api/uploads/{quote(upload_id, safe='')}")
+    async def send_objects(self, project: str, body: bytes) -> ObjectsKept:
+        """Send content, as `objects` puts it, at most 16 MiB. Sending again is harmless."""
+        return await self._call(
+            ObjectsKept, "POST", "/api/contexts/objects", body, params={"project": project}
+        )
 
     async def submit(self, request: Submit) -> BuildView:
         """Submit a build. The same `key` with the same request returns the same build."""
@@ -300,12 +297,13 @@ class RouterClient:
         if offset:
             headers["Range"] = f"bytes={offset}-"
         path = _build_path(build_id, "context.tar.zst")
-        async with self._stream("GET", path, headers) as response:
-            try:
+        try:
+            async with self._stream("GET", path, headers) as response:
                 async for chunk in response.aiter_raw(1024 * 1024):
                     yield chunk
-            except httpx.HTTPError as error:
-                raise unreachable(self.base_url, error) from error
+        except Refused as error:
+            if error.problem.status != 416:  # nothing is behind the offset
+                raise
 
     async def heartbeat(self, build_id: str, fence: int, beat: Heartbeat) -> Renewed:
         """Renew the lease."""

@@ -1,197 +1,377 @@
-"""Packs a folder into the tar.zst that a build starts from.
+"""Describes a folder as the tree that a build starts from, and reads what is asked for of it.
 
-Entries are sorted by their bytes; owners are left out and modes made plain, so the same tree gives
-the same archive wherever it was checked out. Times are kept, because builds look at them.
+The folder is walked once, by descriptors, so a folder that is replaced by a link meanwhile leads
+nowhere. Owners are left out and modes made plain, so the same tree is the same wherever it was
+checked out. What did not change since the last time is not read again.
 """
 
 import hashlib
-import heapq
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Final, NamedTuple, TypeAlias
 
-import zstandard
-
-from pierhead.protocol.archive import END, Kind, Member, header, padding
-from pierhead.protocol.context import normal_mode
+from pierhead.protocol.archive import ArchiveError, Kind, Member
+from pierhead.protocol.client.known import Known
+from pierhead.protocol.client.leftout import LeftOut, biggest, measured
+from pierhead.protocol.context import DEPTH_MAX, safe_parts
+from pierhead.protocol.digest import Digest
 from pierhead.protocol.errors import Invalid
 from pierhead.protocol.ignore import Ignore, parse_ignore
-from pierhead.protocol.plan import CONTEXT_BYTES_MAX, CONTEXT_FILES_MAX, ContextRef
+from pierhead.protocol.plan import CONTEXT_BYTES_MAX, CONTEXT_FILES_MAX
 from pierhead.protocol.problem import problem
+from pierhead.protocol.tree import CHUNK_BYTES, Pages, describe
 
-# Level 3 with two threads costs 1.2 times the plain tar and is three to five times smaller.
-LEVEL: Final = 3
-THREADS: Final = 2
-_PIECE: Final = 1024 * 1024
-_BIGGEST: Final = 5
+_LEFT_OUT_MAX: Final = 1000
+_OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+Extra: TypeAlias = "dict[bytes, bytes | Extra]"
+
+
+class Source(NamedTuple):
+    """Where the content of a chunk is."""
+
+    name: bytes  # of the file
+    offset: int
+    size: int
 
 
 @dataclass(slots=True)
 class Packed:
-    """A packed context in a file, and what was left out."""
+    """A folder, described."""
 
-    file: Path
-    ref: ContextRef
-    left_out: list[str] = field(default_factory=list)  # paths, the topmost of each
+    root: Path
+    digest: Digest  # of the tree
+    pages: list[bytes]
+    files: int
+    size_bytes: int  # of all files
+    sources: dict[bytes, Source]  # by the digest of a chunk
+    extra: dict[bytes, bytes]  # files that are not in the folder
+    left_out: list[LeftOut] = field(default_factory=list)  # the topmost of each, largest first
     warnings: list[str] = field(default_factory=list)
 
+    def read(self, digest: bytes) -> bytes:
+        """Return a chunk.
 
-class _Sink:
-    """Writes a file and hashes what goes into it."""
+        Raises:
+            Invalid: its file was changed since it was described.
+        """
+        source = self.sources[digest]
+        if source.name in self.extra:
+            return self.extra[source.name][source.offset : source.offset + source.size]
+        path = os.path.join(os.fsencode(self.root), source.name)
+        try:
+            descriptor = os.open(path, _OPEN)
+            try:
+                data = os.pread(descriptor, source.size, source.offset)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise _unreadable(source.name, error) from error
+        if hashlib.sha256(data).digest() != digest:
+            raise _changed(source.name)
+        return data
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.hash = hashlib.sha256()
-        self.size = 0
 
-    def write(self, data: bytes) -> int:
-        self.hash.update(data)
-        self.size += len(data)
-        return self._file.write(data)
+def pack(
+    root: Path,
+    *,
+    dockerfile: str = "Dockerfile",
+    extra_files: Mapping[str, bytes] | None = None,
+    known: Known | None = None,
+    limit_bytes: int = CONTEXT_BYTES_MAX,
+) -> Packed:
+    """Describe a folder, without what its ignore file leaves out.
 
-
-def pack(root: Path, output: Path, *, dockerfile: str = "Dockerfile") -> Packed:
-    """Pack a folder, without what its ignore file leaves out, into a new file.
+    `extra_files` are in the context as if they were in the folder, instead of a file of that name.
+    `known` is what was seen of the folder the last time, and is brought up to date.
 
     Raises:
         Invalid: it is no folder, too large, or was changed meanwhile.
     """
-    if not root.is_dir():
-        raise Invalid(problem("invalid-document", f"{root} is not a folder"))
-    packer = _Packer(root, dockerfile)
-    with output.open("xb") as file:
-        sink = _Sink(file)
-        compressor = zstandard.ZstdCompressor(level=LEVEL, threads=THREADS)
-        with compressor.stream_writer(cast("BinaryIO", sink), closefd=False) as stream:
-            for data in packer.archive():
-                stream.write(data)
-    if sink.size > CONTEXT_BYTES_MAX:
-        raise packer.too_large(sink.size)
-    ref = ContextRef(
-        digest="sha256:" + sink.hash.hexdigest(),
-        size_bytes=sink.size,
-        unpacked_bytes=packer.size,
-        files=packer.files,
+    try:
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        detail = f"{root} is not a folder"
+        raise Invalid(problem("invalid-document", detail, hint="pierhead build FOLDER")) from error
+    extra = dict(extra_files or {})
+    ignore = read_ignore(root, dockerfile, extra)
+    walk = _Walk(ignore, dockerfile, known or Known(), limit_bytes)
+    try:
+        walk.folder(descriptor, b"", (), _nested(extra))
+    finally:
+        os.close(descriptor)
+    walk.pages.end_page()
+    if walk.too_large:
+        raise walk.refusal()
+    return Packed(
+        root=root,
+        digest=walk.pages.tree.digest(),
+        pages=walk.pages.pages,
+        files=walk.files,
+        size_bytes=walk.size,
+        sources=walk.sources,
+        extra={os.fsencode(name): data for name, data in extra.items()},
+        left_out=measured(os.fsencode(root), walk.left_out),
+        warnings=walk.warnings,
     )
-    return Packed(output, ref, packer.left_out, packer.warnings)
 
 
-class _Packer:
+class _Walk:
     """Walks a folder once."""
 
-    def __init__(self, root: Path, dockerfile: str) -> None:
-        self._root = os.fsencode(root)
-        self._ignore = read_ignore(root, dockerfile)
+    def __init__(self, ignore: Ignore, dockerfile: str, known: Known, limit_bytes: int) -> None:
+        self._ignore = ignore
         # The builder needs them, whatever the ignore file says.
         self._always = {".dockerignore", dockerfile, f"{dockerfile}.dockerignore"}
-        self._biggest: list[tuple[int, str]] = []
+        self._known = known
+        self._limit_bytes = limit_bytes
+        self._depth = 0
+        self._inodes: dict[tuple[int, int], tuple[int, bytes]] = {}
+        self._sizes: list[tuple[int, bytes]] = []  # of folders and of large files
+        self.pages = Pages()
+        self.sources: dict[bytes, Source] = {}
         self.size = 0
         self.files = 0
-        self.left_out: list[str] = []
+        self.left_out: list[bytes] = []
         self.warnings: list[str] = []
 
-    def archive(self) -> Iterator[bytes]:
-        """Yield the tar."""
-        for data in self._folder(b"", ()):
-            self.size += len(data)
-            if self.size > 4 * CONTEXT_BYTES_MAX or self.files > CONTEXT_FILES_MAX:
-                raise self.too_large(self.size)
-            yield data
-        self.size += len(END)
-        yield END
+    @property
+    def too_large(self) -> bool:
+        """Say whether it is more than may be sent. The rest is then measured and not read."""
+        return self.size > self._limit_bytes or self.files > CONTEXT_FILES_MAX
 
-    def too_large(self, size: int) -> Invalid:
+    def refusal(self) -> Invalid:
         """Return the error that names what makes it large."""
-        biggest = ", ".join(f"{path} ({n // 2**20} MB)" for n, path in sorted(self._biggest)[::-1])
-        detail = f"the context is too large ({size // 2**20} MB, {self.files} files): {biggest}"
-        hint = "leave files out with a .dockerignore"
+        paths = ", ".join(f"{_shown(path)} ({n / 1e6:.0f} MB)" for n, path in biggest(self._sizes))
+        detail = (
+            f"the context is too large ({self.size / 1e6:.0f} MB in {self.files} files,"
+            f" at most {self._limit_bytes / 1e6:.0f} MB): {paths}"
+        )
+        hint = "leave out what the build does not need with a line each in .dockerignore"
         return Invalid(problem("context-too-large", detail[:2000], hint=hint))
 
-    def _folder(self, below: bytes, above: tuple[bool, ...]) -> Iterator[bytes]:
-        with os.scandir(os.path.join(self._root, below)) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
-        for entry in entries:
-            name = below + entry.name
-            path = os.fsdecode(name)
-            out, fits = self._ignore.look(path, above)
-            out = out and path not in self._always
-            if not entry.is_dir(follow_symlinks=False):
-                if out:
-                    self._note_left_out(path)
+    def folder(
+        self, descriptor: int | None, below: bytes, above: tuple[bool, ...], extra: Extra
+    ) -> None:
+        """Describe what is in a folder; none: in one that only has extra files."""
+        before = self.size
+        prefix = os.fsdecode(below)
+        with os.scandir(descriptor) if descriptor is not None else _NO_ENTRIES as found:
+            entries = {os.fsencode(entry.name): entry for entry in found}
+        for short in sorted({*entries, *extra}):
+            entry, added = entries.get(short), extra.get(short)
+            if isinstance(added, bytes):
+                self._extra(below + short, added)
+            elif added is not None or (entry is not None and entry.is_dir(follow_symlinks=False)):
+                self._below(descriptor, entry, below + short, above, added or {})
+            elif entry is not None:
+                if self._ignore.look(prefix + entry.name, above)[0] and (
+                    prefix + entry.name not in self._always
+                ):
+                    self._leave_out(below + short)
                 else:
-                    yield from self._entry(entry, name)
-                continue
-            if out and not self._may_keep_below(path):
-                self._note_left_out(path)
-                continue
-            if not out:
-                yield _header(entry.stat(follow_symlinks=False), name + b"/", Kind.FOLDER)
-            yield from self._folder(name + b"/", fits)
+                    self._other(descriptor, entry, below + short)
+        self._sizes.append((self.size - before, below))
+
+    def _below(
+        self,
+        descriptor: int | None,
+        entry: "os.DirEntry[str] | None",
+        name: bytes,
+        above: tuple[bool, ...],
+        extra: Extra,
+    ) -> None:
+        """Describe a folder, or pass it by when nothing of it is wanted."""
+        path = os.fsdecode(name)
+        out, fits = self._ignore.look(path, above)
+        if out and not extra and not self._may_keep_below(path):
+            self._leave_out(name)
+            return
+        real = entry is not None and entry.is_dir(follow_symlinks=False)
+        if not out or extra:
+            mtime = int(entry.stat(follow_symlinks=False).st_mtime) if entry and real else 0
+            self.pages.add(name, describe(Kind.FOLDER, name, True, 0, b""), mtime, 0)
+        self._depth += 1
+        if self._depth >= DEPTH_MAX:
+            detail = f"folders are nested deeper than {DEPTH_MAX} at {_shown(name)[:200]}"
+            raise Invalid(problem("invalid-document", detail, hint="leave it out: .dockerignore"))
+        if not real or entry is None:
+            self.folder(None, name + b"/", fits, extra)
+        else:
+            self._enter(descriptor, entry.name, name, fits, extra)
+        self._depth -= 1
+
+    def _enter(
+        self,
+        descriptor: int | None,
+        short: str,
+        name: bytes,
+        fits: tuple[bool, ...],
+        extra: Extra,
+    ) -> None:
+        try:
+            inner = os.open(short, _OPEN_FOLDER, dir_fd=descriptor)
+        except OSError as error:
+            raise _unreadable(name, error) from error
+        try:
+            self.folder(inner, name + b"/", fits, extra)
+        finally:
+            os.close(inner)
 
     def _may_keep_below(self, path: str) -> bool:
         needed = any(always.startswith(path + "/") for always in self._always)
         return needed or self._ignore.may_keep_below(path)
 
-    def _note_left_out(self, path: str) -> None:
-        if len(self.left_out) < 1000:
-            self.left_out.append(path)
+    def _leave_out(self, name: bytes) -> None:
+        if len(self.left_out) < _LEFT_OUT_MAX:
+            self.left_out.append(name)
 
-    def _entry(self, entry: "os.DirEntry[bytes]", name: bytes) -> Iterator[bytes]:
-        status = entry.stat(follow_symlinks=False)
-        if stat.S_ISREG(status.st_mode):
-            self.files += 1
-            if len(self._biggest) < _BIGGEST or status.st_size > self._biggest[0][0]:
-                heapq.heappush(self._biggest, (status.st_size, _shown(name)))
-            if len(self._biggest) > _BIGGEST:
-                heapq.heappop(self._biggest)
-            head = _header(status, name, Kind.FILE, size=status.st_size)
-            yield from _content(entry.path, head, status.st_size)
-        elif stat.S_ISLNK(status.st_mode):
-            self.files += 1
-            yield _header(status, name, Kind.LINK, target=os.readlink(entry.path))
-        else:
-            self.warnings.append(f"left out {_shown(name)}: not a file, a folder or a link")
+    def _extra(self, name: bytes, data: bytes) -> None:
+        digest = b""
+        for offset in range(0, len(data), CHUNK_BYTES):
+            part = data[offset : offset + CHUNK_BYTES]
+            digest += self._note(hashlib.sha256(part).digest(), name, offset, len(part))
+        self._file(name, False, len(data), 0, digest)
 
-
-def _header(
-    status: os.stat_result, name: bytes, kind: Kind, *, size: int = 0, target: bytes = b""
-) -> bytes:
-    mode = 0o777 if kind is Kind.LINK else normal_mode(status.st_mode)
-    mtime = int(status.st_mtime)
-    return header(Member(name=name, kind=kind, mode=mode, size=size, mtime=mtime, target=target))
-
-
-def _content(path: bytes, head: bytes, size: int) -> Iterator[bytes]:
-    """Yield a file's header and bytes, exactly as many as the header says."""
-    left, data = size, head
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    def _other(self, descriptor: int | None, entry: "os.DirEntry[str]", name: bytes) -> None:
+        """Describe what is not a folder."""
         try:
-            while left and (piece := os.read(descriptor, min(_PIECE, left))):
-                left -= len(piece)
-                # A small file leaves as one piece: calls are what packing many files costs.
-                yield data + piece if data else piece
-                data = b""
+            status = entry.stat(follow_symlinks=False)
+            mode = status.st_mode
+            if stat.S_ISREG(mode):
+                size, digests = self._content(descriptor, entry.name, name, status)
+                self._file(name, mode & 0o111 != 0, size, int(status.st_mtime), digests)
+            elif stat.S_ISLNK(mode):
+                self.files += 1
+                target = os.readlink(os.fsencode(entry.name), dir_fd=descriptor)
+                text = describe(Kind.LINK, name, False, len(target), target)
+                self.pages.add(name, text, int(status.st_mtime), 0)
+            else:
+                shown = _shown(name)
+                self.warnings.append(f"left out {shown}: not a file, a folder or a link")
+        except OSError as error:
+            raise _unreadable(name, error) from error
+
+    def _file(self, name: bytes, executable: bool, size: int, mtime: int, digests: bytes) -> None:
+        self.files += 1
+        self.size += size
+        self.pages.add(name, describe(Kind.FILE, name, executable, size, digests), mtime, size)
+
+    def _content(
+        self, descriptor: int | None, short: str, name: bytes, status: os.stat_result
+    ) -> tuple[int, bytes]:
+        """Return the size of a file and the digests of its chunks."""
+        size = status.st_size
+        if size > CHUNK_BYTES:
+            self._sizes.append((size, name))
+        if self.size + size > self._limit_bytes:
+            return size, b""
+        digests = self._known.find(name, status)
+        if digests is not None:
+            self._note_all(digests, name, size)
+            return size, digests
+        if status.st_nlink > 1 and (status.st_dev, status.st_ino) in self._inodes:
+            return self._inodes[status.st_dev, status.st_ino]
+        read, digests = self._read(descriptor, short, name, size)
+        self._known.note(name, status, digests)
+        if status.st_nlink > 1:
+            self._inodes[status.st_dev, status.st_ino] = (read, digests)
+        return read, digests
+
+    def _read(
+        self, descriptor: int | None, short: str, name: bytes, size: int
+    ) -> tuple[int, bytes]:
+        file = os.open(short, _OPEN, dir_fd=descriptor)
+        try:
+            if size <= CHUNK_BYTES:
+                data = os.read(file, size + 1)  # one more, to see whether it grew
+                if len(data) == size:
+                    found = hashlib.sha256(data).digest()
+                    return size, self._note(found, name, 0, size) if data else b""
+            return size, self._read_chunks(file, name, size)
         finally:
-            os.close(descriptor)
-    except OSError as error:
-        detail = f"{_shown(path)} cannot be read: {error.strerror}"
-        raise Invalid(problem("invalid-document", detail)) from error
-    if left:
-        hint = "let whatever writes it finish, or leave it out with a .dockerignore"
-        detail = f"{_shown(path)} became shorter while it was read"
-        raise Invalid(problem("invalid-document", detail, hint=hint))
-    yield data + bytes(padding(size))
+            os.close(file)
+
+    def _read_chunks(self, file: int, name: bytes, size: int) -> bytes:
+        digests = []
+        for offset in range(0, size, CHUNK_BYTES):
+            wanted = min(CHUNK_BYTES, size - offset)
+            data = os.pread(file, wanted, offset)
+            if len(data) != wanted:
+                raise _changed(name, "became shorter while it was read")
+            digests.append(self._note(hashlib.sha256(data).digest(), name, offset, wanted))
+        if os.fstat(file).st_size > size:
+            shown = _shown(name)
+            self.warnings.append(f"{shown} grew while it was read: what came later is left out")
+        return b"".join(digests)
+
+    def _note(self, digest: bytes, name: bytes, offset: int, size: int) -> bytes:
+        self.sources[digest] = Source(name, offset, size)
+        return digest
+
+    def _note_all(self, digests: bytes, name: bytes, size: int) -> None:
+        for number, at in enumerate(range(0, len(digests), 32)):
+            offset = number * CHUNK_BYTES
+            part = min(CHUNK_BYTES, size - offset)
+            self.sources[digests[at : at + 32]] = Source(name, offset, part)
+
+
+class _NoEntries:
+    """What a folder that does not exist has in it."""
+
+    def __enter__(self) -> "Sequence[os.DirEntry[str]]":
+        return ()
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+_NO_ENTRIES: Final = _NoEntries()
+
+
+def _nested(extra: Mapping[str, bytes]) -> Extra:
+    """Return extra files by folder.
+
+    Raises:
+        Invalid: a name leaves the context, or is a file and a folder.
+    """
+    tree: Extra = {}
+    for path, data in extra.items():
+        try:
+            *parents, last = safe_parts(Member(name=os.fsencode(path), kind=Kind.FILE)) or (b"",)
+        except ArchiveError as error:
+            raise Invalid(problem("invalid-document", f"an extra file: {error}")) from error
+        folder: object = tree
+        for part in parents:
+            folder = folder.setdefault(part, {}) if isinstance(folder, dict) else None
+        if not isinstance(folder, dict) or not last or last in folder:
+            detail = f"{path!r} cannot be an extra file beside the others"
+            raise Invalid(problem("invalid-document", detail))
+        folder[last] = data
+    return tree
+
+
+def _changed(name: bytes, how: str = "was changed while it was packed") -> Invalid:
+    hint = "let whatever writes it finish, or leave it out with a .dockerignore"
+    return Invalid(problem("invalid-document", f"{_shown(name)} {how}", hint=hint))
+
+
+def _unreadable(name: bytes, error: OSError) -> Invalid:
+    if isinstance(error, FileNotFoundError):
+        return _changed(name, "was removed while it was packed")
+    hint = "make it readable, or leave it out with a .dockerignore"
+    detail = f"{_shown(name)} cannot be read: {error.strerror}"
+    return Invalid(problem("invalid-document", detail, hint=hint))
 
 
 def _shown(name: bytes) -> str:
     return name.decode("utf-8", "replace")
 
 
-def read_ignore(root: Path, dockerfile: str) -> Ignore:
+def read_ignore(root: Path, dockerfile: str, extra: Mapping[str, bytes] | None = None) -> Ignore:
     """Return the patterns for a context: the Dockerfile's own ignore file wins.
 
     Raises:
@@ -199,11 +379,23 @@ def read_ignore(root: Path, dockerfile: str) -> Ignore:
     """
     for name in (f"{dockerfile}.dockerignore", ".dockerignore"):
         try:
-            text = (root / name).read_bytes().decode("utf-8", "surrogateescape")
+            data = (extra or {}).get(name)
+            text = (root / name).read_bytes() if data is None else data
         except (FileNotFoundError, NotADirectoryError):
             continue
-        try:
-            return parse_ignore(text.split("\n"))  # nothing else ends a line
-        except ValueError as error:
-            raise Invalid(problem("invalid-document", f"{name}: {error}")) from error
+        return ignore_from(name, text)
     return parse_ignore(())
+
+
+def ignore_from(name: str, text: bytes) -> Ignore:
+    """Return the patterns in an ignore file.
+
+    Raises:
+        Invalid: a line of it is not a pattern.
+    """
+    try:
+        # Nothing else ends a line.
+        return parse_ignore(text.decode("utf-8", "surrogateescape").split("\n"))
+    except ValueError as error:
+        hint = "write it as in .gitignore's simple cases, or remove the line"
+        raise Invalid(problem("invalid-document", f"{name}: {error}", hint=hint)) from error

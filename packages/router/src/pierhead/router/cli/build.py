@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,8 @@ from pierhead.protocol.build import BuildView
 from pierhead.protocol.cli.place import find_place
 from pierhead.protocol.cli.speak import OK, USAGE, Progress, fail, give, give_json, size, tell
 from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.client.known import Known
+from pierhead.protocol.client.leftout import LeftOut
 from pierhead.protocol.client.pack import Packed, pack
 from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.client.upload import upload
@@ -148,11 +149,12 @@ def command(
     )
     if not allow_secret_args:
         _refuse_secret_arguments(asked.plan)
-    with tempfile.TemporaryDirectory(prefix="pierhead-") as temporary:
-        # Outside of the loop: there, an interrupt would wait until a large context is packed.
-        packed = pack(asked.folder, Path(temporary) / "context", dockerfile=plan.dockerfile)
-        _tell_context(asked, packed)
-        return asyncio.run(_build(asked, packed, url))
+    # Outside of the loop: there, an interrupt would wait until a large context is packed.
+    known = Known.load(asked.folder)
+    packed = pack(asked.folder, dockerfile=plan.dockerfile, known=known)
+    known.save(asked.folder)
+    _tell_context(asked, packed)
+    return asyncio.run(_build(asked, packed, url))
 
 
 def prepare_arguments(arguments: Sequence[str]) -> list[str]:
@@ -163,11 +165,12 @@ def prepare_arguments(arguments: Sequence[str]) -> list[str]:
 async def _build(asked: Asked, packed: Packed, url: str | None) -> int:
     found = find_place(url)
     async with control_plane(found, stays=asked.detach) as place, place.client() as client:
-        progress = Progress("upload", packed.ref.size_bytes, quiet=asked.quiet)
-        sent = await upload(client, asked.project, packed.ref, packed.file, progress.at)
-        if sent and not asked.quiet:
-            tell(f"upload    {size(sent)}")
-        view = await _submit(client, asked, packed.ref)
+        progress = Progress("upload", packed.size_bytes, quiet=asked.quiet)
+        sent = await upload(client, asked.project, packed, lambda done, _: progress.at(done))
+        if sent.sent_bytes and not asked.quiet:
+            changed = f"{sent.files} of {packed.files} files changed"
+            tell(f"upload    {changed}, {size(sent.sent_bytes)} of {size(packed.size_bytes)}")
+        view = await _submit(client, asked, sent.context)
         if asked.detach:
             _give_id(asked, view)
             return OK
@@ -215,10 +218,9 @@ def _give_id(asked: Asked, view: BuildView) -> None:
 def _tell_context(asked: Asked, packed: Packed) -> None:
     if asked.quiet:
         return
-    left = (
-        f"   (left out {', '.join(packed.left_out[:3])}: .dockerignore)" if packed.left_out else ""
-    )
-    tell(f"context   {packed.ref.files} files, {size(packed.ref.unpacked_bytes)}{left}")
+    largest = ", ".join(_left_out(one) for one in packed.left_out[:3])
+    left = f"   (left out {largest}: .dockerignore)" if largest else ""
+    tell(f"context   {packed.files} files, {size(packed.size_bytes)}{left}")
     for warning in packed.warnings:
         tell(f"note      {warning}")
     tell_notes(asked.secrets)
@@ -242,6 +244,10 @@ def _folder(path: str) -> Path:
         )
         raise fail(f"{what} is not honoured: a context is a folder", hint, USAGE)
     return Path(path)
+
+
+def _left_out(one: LeftOut) -> str:
+    return f"{one.path} {'' if one.whole else 'over '}{size(one.size_bytes)}"
 
 
 def _dockerfile(path: Path, file: str | None) -> str:

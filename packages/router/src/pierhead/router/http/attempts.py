@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 
 from pierhead.protocol.codec import to_wire
 from pierhead.protocol.lease import HOLD_MS_MAX, Heartbeat, Release
 from pierhead.protocol.result import Envelope
 from pierhead.router.domain.errors import InvalidRequest, NotFound
 from pierhead.router.domain.logbook import PART_BYTES_MAX
+from pierhead.router.http.contexts import archive_response
 from pierhead.router.http.requests import (
     Authenticate,
     answer,
@@ -20,8 +21,8 @@ from pierhead.router.http.requests import (
     while_connected,
 )
 from pierhead.router.services.attempts import Attempts
+from pierhead.router.services.contexts import Contexts
 from pierhead.router.services.views import view_of
-from pierhead.server.blobs import BlobStore
 from pierhead.server.problems import read_body
 
 
@@ -31,7 +32,7 @@ class AttemptHandlers:
 
     authenticate: Authenticate
     attempts: Attempts
-    blobs: BlobStore
+    contexts: Contexts
 
     async def plan(self, request: Request) -> Response:
         """`GET /api/builds/{id}/plan`."""
@@ -41,11 +42,12 @@ class AttemptHandlers:
     async def context(self, request: Request) -> Response:
         """`GET /api/builds/{id}/context.tar.zst`, with Range."""
         stored = await self.attempts.held(await attempt_of(request, self.authenticate))
-        digest = stored.submit.context.digest
-        if await self.blobs.size(digest) is None:
-            raise NotFound("the context is not here any more")
-        headers = {"ETag": f'"{digest}"'}
-        return FileResponse(self.blobs.path(digest), media_type="application/zstd", headers=headers)
+        submit = stored.submit
+        archive = await self.contexts.archive(submit.project, submit.context.digest)
+        if archive is None:
+            hint = "build it again: its context is sent again then"
+            raise NotFound("the context is not here any more", hint=hint)
+        return archive_response(request, archive)
 
     async def secrets(self, request: Request) -> Response:
         """`GET /api/builds/{id}/secrets`."""

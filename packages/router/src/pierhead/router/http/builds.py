@@ -7,13 +7,12 @@ from starlette.responses import Response
 
 from pierhead.protocol.build import CancelRequest, Rerun, WhyRequest
 from pierhead.protocol.codec import to_wire
-from pierhead.protocol.plan import Submit, UploadRequest
+from pierhead.protocol.plan import Submit
 from pierhead.router.domain.logbook import Cursor, parse_cursor
-from pierhead.router.http.requests import Authenticate, answer, document, number, offset_of
+from pierhead.router.http.requests import Authenticate, answer, document, number
 from pierhead.router.services.again import Again
 from pierhead.router.services.events import Events
 from pierhead.router.services.submit import Submissions
-from pierhead.router.services.uploads import Uploads
 from pierhead.server.sse import EventStream, frame
 
 LOG_BYTES_MAX = 16 * 1024 * 1024
@@ -25,26 +24,8 @@ class BuildHandlers:
 
     authenticate: Authenticate
     submissions: Submissions
-    uploads: Uploads
     again: Again
     events: Events
-
-    async def begin_upload(self, request: Request) -> Response:
-        """`POST /api/uploads`."""
-        principal = await self.authenticate(request)
-        return answer(await self.uploads.begin(principal, await document(request, UploadRequest)))
-
-    async def upload_status(self, request: Request) -> Response:
-        """`GET /api/uploads/{id}`."""
-        principal = await self.authenticate(request)
-        return answer(await self.uploads.status(principal, request.path_params["upload_id"]))
-
-    async def upload_part(self, request: Request) -> Response:
-        """`PATCH /api/uploads/{id}`."""
-        principal = await self.authenticate(request)
-        upload_id, offset = request.path_params["upload_id"], offset_of(request)
-        found = await self.uploads.append(principal, upload_id, offset, request.stream())
-        return answer(found)
 
     async def submit(self, request: Request) -> Response:
         """`POST /api/builds`."""

@@ -31,7 +31,14 @@ from pierhead.protocol.lease import (
     Signals,
 )
 from pierhead.protocol.meta import Meta, PullToken, PullTokenRequest, ServerCapabilities
-from pierhead.protocol.plan import Plan, Submit, UploadRequest, UploadStatus
+from pierhead.protocol.objects import BODY_BYTES_MAX, OBJECTS_MEDIA_TYPE
+from pierhead.protocol.plan import (
+    ContextOffer,
+    ContextState,
+    ObjectsKept,
+    Plan,
+    Submit,
+)
 from pierhead.protocol.project import (
     EnvironmentPage,
     EnvironmentView,
@@ -59,10 +66,10 @@ from pierhead.protocol.version import OFFSET_HEADER, RELEASE
 from pierhead.router.domain.logbook import PART_BYTES_MAX as LOG_PART_BYTES_MAX
 from pierhead.router.http.attempts import AttemptHandlers
 from pierhead.router.http.builds import BuildHandlers
+from pierhead.router.http.contexts import ContextHandlers
 from pierhead.router.http.projects import ProjectHandlers, TokenHandlers
 from pierhead.router.http.registry import RegistryHandlers
 from pierhead.router.http.runners import RunnerHandlers
-from pierhead.router.services.uploads import PART_BYTES_MAX
 from pierhead.server.endpoint import Bytes, Endpoint, Parameter, Stream, Who
 from pierhead.server.openapi import openapi
 
@@ -72,6 +79,7 @@ LAST_EVENT = Parameter(name="Last-Event-ID", place="header", summary="The cursor
 LOG_OFFSET = Parameter(name="offset", kind="integer", summary="The first byte that is wanted.")
 LIMIT = Parameter(name="limit", kind="integer", summary="How many, at most.")
 AFTER = Parameter(name="after", summary="`next` of the page before.")
+OF_PROJECT = Parameter(name="project", required=True, summary="The project that it is for.")
 PAGE = (
     Parameter(name="project", summary="Only builds of this project."),
     LIMIT,
@@ -88,12 +96,9 @@ PLAN = Parameter(name="plan", kind="boolean", summary="Only say what would go.")
 def build_endpoints(of: BuildHandlers) -> list[Endpoint]:
     """Return what whoever submits builds may call."""
     who: Who = "submitter"
-    uploads, builds, build = "/api/uploads", "/api/builds", "/api/builds/{build_id}"
+    builds, build = "/api/builds", "/api/builds/{build_id}"
     # fmt: off
     return [
-        Endpoint(method="POST", path=uploads, handler=of.begin_upload, who=who, body=UploadRequest, answer=UploadStatus, summary="Begin an upload, or hear that the content is there"),
-        Endpoint(method="GET", path=f"{uploads}/{{upload_id}}", handler=of.upload_status, who=who, answer=UploadStatus, summary="How far an upload is"),
-        Endpoint(method="PATCH", path=f"{uploads}/{{upload_id}}", handler=of.upload_part, who=who, body=Bytes(limit=PART_BYTES_MAX), answer=UploadStatus, parameters=(OFFSET,), summary="Send the next part"),
         Endpoint(method="POST", path=builds, handler=of.submit, who=who, body=Submit, answer=BuildView, summary="Submit a build"),
         Endpoint(method="GET", path=builds, handler=of.page, who=who, answer=BuildPage, parameters=PAGE, summary="Builds, newest first"),
         Endpoint(method="POST", path=f"{builds}:why", handler=of.why_not, who=who, body=WhyRequest, answer=Why, summary="Who would take such a build; nothing is queued"),
@@ -104,6 +109,19 @@ def build_endpoints(of: BuildHandlers) -> list[Endpoint]:
         Endpoint(method="POST", path=f"{build}/cancel", handler=of.cancel, who=who, body=CancelRequest, answer=BuildView, summary="Ask for it to be cancelled"),
         Endpoint(method="POST", path=f"{build}/rerun", handler=of.rerun, who=who, body=Rerun, answer=BuildView, summary="Submit it again, same plan and context"),
         Endpoint(method="POST", path=f"{build}/run-here", handler=of.run_here, who=who, answer=BuildView, summary="Let this machine take it, though it waits for others"),
+    ]
+    # fmt: on
+
+
+def context_endpoints(of: ContextHandlers) -> list[Endpoint]:
+    """Return how contexts come in."""
+    who: Who = "submitter"
+    contexts = "/api/contexts"
+    objects = Bytes(media_type=OBJECTS_MEDIA_TYPE, limit=BODY_BYTES_MAX)
+    # fmt: off
+    return [
+        Endpoint(method="POST", path=contexts, handler=of.offer, who=who, body=ContextOffer, answer=ContextState, summary="Say what a context is, and hear what is missing of it"),
+        Endpoint(method="POST", path=f"{contexts}/objects", handler=of.keep, who=who, body=objects, answer=ObjectsKept, parameters=(OF_PROJECT,), summary="Send content that is missing"),
     ]
     # fmt: on
 

@@ -24,6 +24,7 @@ from pierhead.router.domain.token import (
 from pierhead.router.ports import (
     Clock,
     Contents,
+    ContextStore,
     Ledger,
     Logs,
     Store,
@@ -47,6 +48,7 @@ class Projects:
     store: Store
     clock: Clock
     logs: Logs
+    contexts: ContextStore
 
     async def page(self, principal: Principal, limit: int, after: str) -> ProjectPage:
         """Return the projects that the token may see, by name."""
@@ -118,6 +120,7 @@ class Projects:
 
     async def purge(self, name: str) -> None:
         """Delete what a project had that takes nothing any more."""
+        await self.contexts.forget_project(name)
         more = True
         while more:
             more, builds = await self.store.write(

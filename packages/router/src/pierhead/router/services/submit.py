@@ -107,9 +107,10 @@ class Submissions:
                 detail = f"the key {request.key!r} was used for {known.id}, another request"
                 raise KeyReused(detail, hint="use a new key for a new request")
             return known, ()
-        if ledger.context_size(request.project, request.context.digest) is None:
+        if ledger.context(request.project, request.context.digest) != request.context:
             detail = f"the context {request.context.digest} was not uploaded to {request.project}"
-            raise InvalidRequest(detail, hint="upload it first: POST /api/uploads")
+            raise InvalidRequest(detail, hint="offer it first: POST /api/contexts")
+        ledger.save_context(request.project, request.context, now)
         replaced = self._replace(ledger, build_id, request, now)
         if ledger.queue_length() >= QUEUE_MAX:
             hint = "wait, cancel some of them, or add a runner: pierhead add NAME --builds"

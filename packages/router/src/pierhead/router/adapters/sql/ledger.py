@@ -10,7 +10,7 @@ import msgspec
 import sqlalchemy as sa
 
 from pierhead.protocol.errors import Unavailable
-from pierhead.protocol.plan import Submit
+from pierhead.protocol.plan import ContextRef, Submit
 from pierhead.protocol.problem import problem
 from pierhead.protocol.result import Envelope
 from pierhead.protocol.runner import Capabilities
@@ -27,7 +27,6 @@ from pierhead.router.ports import (
     StoredBuild,
     StoredEvent,
     StoredRunner,
-    StoredUpload,
 )
 from pierhead.server.sql import Database
 
@@ -327,37 +326,37 @@ class SqlLedger(SqlImages, SqlProjects):
         row = self._sql.execute(_RUNNER_BY_HASH, part).mappings().first()
         return _runner(row) if row is not None else None
 
-    # Uploads of contexts.
+    # Contexts.
 
-    def upload(self, upload_id: str) -> StoredUpload | None:
-        """Return an upload that is under way."""
-        query = sa.select(t.uploads).where(t.uploads.c.id == upload_id)
-        row = self._sql.execute(query).mappings().first()
-        return StoredUpload(**row) if row is not None else None
-
-    def save_upload(self, upload: StoredUpload) -> None:
-        """Add an upload."""
-        row = {
-            "id": upload.id,
-            "project": upload.project,
-            "digest": upload.digest,
-            "size_bytes": upload.size_bytes,
-        }
-        upsert(self._sql, t.uploads, row)
-
-    def end_upload(self, upload: StoredUpload, *, complete: bool) -> None:
-        """Forget an upload; when complete, its content is a context of the project."""
-        self._sql.execute(sa.delete(t.uploads).where(t.uploads.c.id == upload.id))
-        if complete:
-            row = {"project": upload.project, "digest": upload.digest}
-            upsert(self._sql, t.contexts, {**row, "size_bytes": upload.size_bytes})
-
-    def context_size(self, project: str, digest: str) -> int | None:
-        """Return the size of a project's context; none: the project has no such context."""
-        query = sa.select(t.contexts.c.size_bytes).where(
+    def context(self, project: str, digest: str) -> ContextRef | None:
+        """Return a context of a project; none: the project has no such context."""
+        columns = [t.contexts.c[name] for name in ContextRef.__struct_fields__]
+        query = sa.select(*columns).where(
             t.contexts.c.project == project, t.contexts.c.digest == digest
         )
-        return self._sql.execute(query).scalar()
+        row = self._sql.execute(query).mappings().first()
+        return ContextRef(**row) if row is not None else None
+
+    def save_context(self, project: str, context: ContextRef, now: datetime) -> None:
+        """Add a context, or say that it is used now."""
+        row = {"project": project, **msgspec.structs.asdict(context), "used_at": now.timestamp()}
+        upsert(self._sql, t.contexts, row)
+
+    def forget_contexts(self, before: datetime) -> Sequence[tuple[str, str]]:
+        """Forget contexts that were not used since and that no open build needs; return them."""
+        needed = {
+            (stored.submit.project, stored.submit.context.digest)
+            for stored in (*self.queued(), *self.leased())
+        }
+        query = sa.select(t.contexts.c.project, t.contexts.c.digest).where(
+            t.contexts.c.used_at < before.timestamp()
+        )
+        old = [(row.project, row.digest) for row in self._sql.execute(query)]
+        forgotten = [pair for pair in old if pair not in needed]
+        for project, digest in forgotten:
+            here = (t.contexts.c.project == project, t.contexts.c.digest == digest)
+            self._sql.execute(sa.delete(t.contexts).where(*here))
+        return forgotten
 
     def alive_at(self) -> datetime | None:
         """Return when the control plane last accepted heartbeats."""

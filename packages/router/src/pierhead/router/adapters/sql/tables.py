@@ -114,21 +114,15 @@ codes = sa.Table(
     sa.Column("spent_by", sa.String),
 )
 
-uploads = sa.Table(
-    "router_uploads",
-    METADATA,
-    sa.Column("id", sa.String, primary_key=True),
-    sa.Column("project", sa.String, nullable=False),
-    sa.Column("digest", sa.String, nullable=False),
-    sa.Column("size_bytes", sa.Integer, nullable=False),
-)
-
 contexts = sa.Table(
     "router_contexts",
     METADATA,
     sa.Column("project", sa.String, primary_key=True),
     sa.Column("digest", sa.String, primary_key=True),
     sa.Column("size_bytes", sa.Integer, nullable=False),
+    sa.Column("unpacked_bytes", sa.Integer, nullable=False),
+    sa.Column("files", sa.Integer, nullable=False),
+    sa.Column("used_at", sa.Float, nullable=False, index=True),
 )
 
 # One row: when this control plane last said that it accepts heartbeats.
