@@ -173,6 +173,27 @@ MUTANTS: Final = [
         "",
     ),
     Mutant(
+        "secrets outlive their build",
+        "services/lifecycle.py",
+        "            ledger.forget_secrets(after.id)\n",
+        "",
+    ),
+    Mutant(
+        "a requeue forgets the secrets",
+        "services/lifecycle.py",
+        "                ledger.forget(stored.submit.project, attempt_name(stored.id, fence))\n"
+        "                return replace(",
+        "                ledger.forget(stored.submit.project, attempt_name(stored.id, fence))\n"
+        "                ledger.forget_secrets(stored.id)\n"
+        "                return replace(",
+    ),
+    Mutant(
+        "builds with secrets run without isolation",
+        "domain/matching.py",
+        'if wanted.secrets and able.isolation != "full":',
+        "if False:",
+    ),
+    Mutant(
         "an attempt that is over may still push",
         "services/identity.py",
         "live=fence == stored.build.fence and stored.build.state is State.LEASED,",

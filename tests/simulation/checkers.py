@@ -140,6 +140,8 @@ class Truth:
             if after.build.lease is not None:
                 self._held(old, after)
             self._ended(old, after, ledger)
+            kept = () if after.build.state in FINAL else after.submit.plan.secrets
+            assert tuple(ledger.secrets_.get(build_id, {})) == kept, f"secrets of {build_id}"
 
     def _replaces(
         self, new: StoredBuild, before: Mapping[str, StoredBuild], ledger: MemoryLedger
@@ -239,7 +241,8 @@ class Truth:
 
     def _able(self, machine: Machine, submit: Submit) -> bool:
         fits = submit.plan.platform in {None, machine.platform}
-        return fits and (machine.isolated or submit.project not in self.untrusted)
+        at_ease = submit.project not in self.untrusted and not submit.plan.secrets
+        return fits and (machine.isolated or at_ease)
 
     # When everything is calm again.
 

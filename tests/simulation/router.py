@@ -15,6 +15,7 @@ from pierhead.protocol.lease import Acquire, Acquired, Heartbeat, LogAccepted, R
 from pierhead.protocol.plan import Submit
 from pierhead.protocol.result import Envelope, PlatformImage, Receipt
 from pierhead.protocol.runner import Session, SessionRequest
+from pierhead.protocol.sealing import SessionKey
 from pierhead.router.adapters.vault import KeyVault
 from pierhead.router.domain.build import LeasePolicy
 from pierhead.router.domain.errors import NotAllowed
@@ -37,6 +38,12 @@ from .store import MemoryLogs, MemoryStore
 T = TypeVar("T")
 KEY: Final = b"the key of this installation"
 HOST: Final = "router:7443"
+SESSION_KEY: Final = SessionKey()  # of every runner: what a box opens for is tried elsewhere
+
+
+def secrets_of(key: str | None) -> dict[str, bytes]:
+    """The secrets of a build that has some."""
+    return {"npm": f"secret of {key}".encode()}
 
 
 def finish(work: Coroutine[Any, Any, T]) -> T:
@@ -115,7 +122,12 @@ class Router:
         return finish(self.runners.acquire(Runner(name), request))
 
     def fetch(self, build_id: str, fence: int, token: str) -> None:
-        finish(self.attempts.held(self._attempt(build_id, fence, token)))
+        attempt = self._attempt(build_id, fence, token)
+        stored = finish(self.attempts.held(attempt))
+        if stored.submit.plan.secrets:
+            sealed = finish(self.attempts.secrets(attempt))
+            values = SESSION_KEY.open(sealed, build_id=build_id, fence=fence)
+            assert values == secrets_of(stored.submit.key), f"{build_id} has other secrets"
 
     def renew(self, build_id: str, fence: int, token: str) -> Renewed:
         attempt = self._attempt(build_id, fence, token)

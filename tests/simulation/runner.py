@@ -16,7 +16,7 @@ from pierhead.router.domain.errors import Refused, SessionSuperseded
 
 from .chance import EPOCH
 from .checkers import Execution, Machine
-from .router import Image, Router
+from .router import SESSION_KEY, Image, Router
 
 if TYPE_CHECKING:
     from .world import World
@@ -147,6 +147,7 @@ class Runner:
             boot_id=f"boot-{self.name}",
             started_ms=self.life,
             capabilities=able,
+            public_key=SESSION_KEY.public,
         )
         self.call(
             lambda router: router.open_session(self.name, request), self.alive_reply(self.opened)

@@ -18,7 +18,7 @@ from pierhead.router.ports import StoredProject, StoredRunner
 
 from .chance import EPOCH, Faults, Scheduler
 from .checkers import Machine, Truth
-from .router import Numbers, Router, finish
+from .router import Numbers, Router, finish, secrets_of
 from .runner import Runner
 from .store import MemoryLogs, MemoryStore
 
@@ -118,6 +118,8 @@ class World:
             if_nobody=if_nobody,
             max_queue_wait_seconds=self.chance.choice([0, 20, 120]),
             supersedes=self.chance.choice([None, None, "main"]),
+            # What waits for ever may meet only runners that get no secrets.
+            secrets=secrets_of(f"key-{number}") if number % 4 == 0 and if_nobody != "wait" else {},
         )
 
     # The router's process.

@@ -32,6 +32,8 @@ from pierhead.router.services.images import check_image
 from pierhead.router.services.intake import Intake, Intakes, patterns_of, without_secrets
 from pierhead.router.services.lifecycle import Lifecycle, announce, attempt_name
 
+# Looking for secrets in so much takes a millisecond, and a thread as long to be woken.
+SMALL_PART_BYTES: Final = 8 * 1024
 FORGED: Final = "the image that was reported is not the one that was pushed or asked for"
 
 
@@ -133,12 +135,13 @@ class Attempts:
     async def _keep(
         self, intake: Intake, build_id: str, fence: int, size: int, part: bytes
     ) -> None:
-        if intake.patterns:
+        hidden, shown = 0, part
+        if intake.patterns and len(part) > SMALL_PART_BYTES:
             hidden, shown = await asyncio.to_thread(intake.look, part)
-            if hidden:
-                await self.logs.hide(build_id, fence, size - hidden, hidden)
-        else:
-            shown = part
+        elif intake.patterns:
+            hidden, shown = intake.look(part)
+        if hidden:
+            await self.logs.hide(build_id, fence, size - hidden, hidden)
         await self.logs.append(build_id, fence, size, shown)
         intake.accept(part)
 
