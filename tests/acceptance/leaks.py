@@ -28,8 +28,9 @@ def forms(value: bytes) -> list[bytes]:
 class Hunt:
     """One value that must not be found."""
 
-    def __init__(self, value: bytes) -> None:
+    def __init__(self, value: bytes, *, besides: bytes = b"\0no process has this\0") -> None:
         self._forms = forms(value)
+        self._besides = besides  # in the command line of a process that may have it
         self.found: set[str] = set()
         self.samples = 0  # of all processes of the machine
 
@@ -79,9 +80,11 @@ class Hunt:
         for process in Path("/proc").iterdir():
             if not process.name.isdigit():
                 continue
-            for kind in ("cmdline", "environ"):
-                with contextlib.suppress(OSError):
-                    self.look(f"{kind} of a process", (process / kind).read_bytes())
+            with contextlib.suppress(OSError):
+                command = (process / "cmdline").read_bytes()
+                self.look("cmdline of a process", command)
+                if self._besides not in command:
+                    self.look("environ of a process", (process / "environ").read_bytes())
         self.samples += 1
 
 

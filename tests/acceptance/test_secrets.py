@@ -18,7 +18,7 @@ import pytest
 from pierhead.protocol.build import BuildView
 
 from .leaks import Hunt
-from .stage import BUSYBOX, HELLO, ROOT, Stage, eventually, finished, stage
+from .stage import BUSYBOX, HELLO, ROOT, Stage, eventually, finished, free_port, stage
 
 MOUNT = "RUN --mount=type=secret,id=npm,required=true"
 USES = f"{MOUNT} T=$(cat /run/secrets/npm); echo $T; echo -n $T | base64; test -n $T"
@@ -165,6 +165,25 @@ async def test_a_killed_runner_leaves_nothing_and_another_attempt_gets_the_secre
 
     assert second.fence == 2
     assert str(tmp_path) not in mounts
+    assert hunt.found == set()
+
+
+async def test_a_secret_in_the_environment_of_the_command_is_not_passed_on(
+    tmp_path: Path, folder: Path, value: bytes
+) -> None:
+    (folder / "Dockerfile").write_text(f"{HELLO}{USES}; sleep 1\n")
+    given, hunt = "id=npm,env=NPM_TOKEN", Hunt(value, besides=b"id=npm,env=NPM_TOKEN")
+    on = Stage(tmp_path, free_port())
+    # No control plane answers: the command starts one, and a runner, for this build.
+    more = {"PIERHEAD_URL": "", "NPM_TOKEN": value.decode(), "TMPDIR": str(tmp_path)}
+
+    async with hunt.watching():
+        done = await asyncio.to_thread(on.run, "build", "--secret", given, str(folder), **more)
+
+    assert done.returncode == 0, done.stderr
+    assert "no control plane yet" in done.stderr
+    hunt.look_below(tmp_path)
+    assert hunt.samples > 20
     assert hunt.found == set()
 
 

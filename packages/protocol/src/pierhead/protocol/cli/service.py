@@ -14,13 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from pierhead.protocol.cli.speak import fail
+from pierhead.protocol.environment import OBEYED, for_a_process
 
-# What every role obeys; a service starts without the environment of whoever set it up.
-OBEYED: Final = (
-    *("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY"),
-    *("https_proxy", "http_proxy", "all_proxy", "no_proxy"),
-    *("SSL_CERT_FILE", "SSL_CERT_DIR", "PIERHEAD_CA", "PIERHEAD_RUNNER_STATE"),
-)
 STOP_SECONDS: Final = 90
 
 
@@ -167,6 +162,7 @@ def _start_process(service: Service) -> str:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            env=for_a_process(os.environ),
             start_new_session=True,
         )
     _pid_file(service).write_text(str(process.pid))

@@ -2,9 +2,12 @@
 
 import asyncio
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Final
+
+from pierhead.protocol.environment import for_a_process
 
 STOP_SECONDS: Final = 15.0
 
@@ -35,6 +38,7 @@ class HereProcess:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=output,
                 stderr=output,
+                env=for_a_process(os.environ),
                 start_new_session=True,
             )
         assert process.stdin is not None

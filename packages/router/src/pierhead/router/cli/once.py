@@ -13,6 +13,7 @@ from typing import Final
 from pierhead.protocol.cli.builder import require_builder
 from pierhead.protocol.cli.place import Place, config_folder
 from pierhead.protocol.cli.speak import UNAVAILABLE, USAGE, fail, tell
+from pierhead.protocol.environment import for_a_process
 from pierhead.protocol.errors import PierheadError
 from pierhead.router.config import DEFAULT_PORT, data_folder
 
@@ -71,6 +72,7 @@ async def _started() -> AsyncIterator[str]:
             stdin=asyncio.subprocess.PIPE,
             stdout=log,
             stderr=log,
+            env=for_a_process(os.environ),
             pass_fds=[writing],
             start_new_session=True,
         )
