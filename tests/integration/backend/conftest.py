@@ -87,6 +87,7 @@ class Bench:
         *,
         plan: Plan | None = None,
         slot: int = 0,
+        project: str = "web",
         memory_bytes: int | None = 256 * 2**20,
         secrets: Mapping[str, bytes] | None = None,
     ) -> Attempt:
@@ -96,6 +97,7 @@ class Bench:
         order = BuildOrder(
             name=name,
             slot=slot,
+            project=project,
             context=work / "context",
             work=work,
             plan=plan or Plan(),

@@ -7,17 +7,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from pierhead.protocol.plan import Plan
 from pierhead.runner.adapters import cgroup as cgroups
+from pierhead.runner.adapters import isolation
 from pierhead.runner.adapters import network as networks
-from pierhead.runner.adapters.cgroup import PIDS_MAX
 from pierhead.runner.adapters.isolation import Room
+from pierhead.runner.adapters.process import run
+from pierhead.runner.domain.invocation import Store
+from pierhead.runner.ports import Broken
 from tests.integration.backend.conftest import Bench
 
-# A stage whose content is a link to the root: what CVE-2024-1753 begins with.
 IPV6 = Path("/proc/net/if_inet6")
-TRAP = "FROM base AS trap\nRUN ln -s / /way-out\nFROM base\n"
-MOUNT = "RUN --mount=type=bind,from=trap,source=/way-out,target=/mnt,rw "
 
 
 @asynccontextmanager
@@ -128,37 +130,109 @@ async def test_a_step_without_network_has_only_a_loopback(bench: Bench) -> None:
     assert "\nlinks lo\n" in log
 
 
-async def test_a_mount_that_leads_out_of_its_stage_shows_nothing_of_the_machine(
-    bench: Bench, tmp_path: Path
+LEADS_OUT = {
+    "a link in a stage": "FROM base AS trap\nRUN ln -s {} /way-out\nFROM base\n"
+    "RUN --mount=type=bind,from=trap,source=/way-out,target=/mnt,rw ",
+    "a folder that is a link in a stage": "FROM base AS trap\nRUN ln -s {} /way-out\nFROM base\n"
+    "RUN --mount=type=bind,from=trap,source=/way-out/.,target=/mnt,rw ",
+    "a link in the context": "RUN --mount=type=bind,source=way-out,target=/mnt,rw ",
+    "a link that a step left in a cache": "RUN --mount=type=cache,id=a,target=/c ln -s {} /c/b\n"
+    "RUN --mount=type=cache,id=a/b,target=/mnt ",
+    "the name of a cache": "RUN --mount=type=cache,id=../../../{},target=/mnt ",
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "whereto"),
+    [
+        *((how, "/") for how in LEADS_OUT),
+        *(("a link in a stage", to) for to in ("/proc", "/sys/fs/cgroup", "/dev", "STORAGE")),
+    ],
+)
+async def test_a_mount_that_leads_out_is_refused_before_its_step(
+    bench: Bench, how: str, whereto: str
 ) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("SECRET")
-    tries = f"cat /mnt{secret} /mnt/etc/shadow; touch /mnt/usr/x; ls /mnt/home /mnt/boot"
+    storage = str(bench.folder / "state/slot-0/web/storage")
+    whereto = storage if whereto == "STORAGE" else whereto
+    attempt = bench.attempt(f"{LEADS_OUT[how].format(whereto)} ls /mnt; echo $((7000 + 77))\n")
+    (attempt.order.context / "way-out").symlink_to(whereto)
 
-    log = await bench.log_of(f"{TRAP}{MOUNT}{tries}; echo end\n")
+    broken = await attempt.run()
 
-    assert "\nSECRET" not in log
-    assert "root:" not in log
-    assert log.count("No such file or directory") == 4
-    assert "Read-only file system" in log
+    assert isinstance(broken, Broken)
+    assert b"7077" not in attempt.output
+    assert broken.failure.cause == "dockerfile"
+    assert broken.failure.message == "the source of the mount at /mnt leads out of where it may be"
+
+
+async def test_what_a_step_may_mount_can_be_mounted(bench: Bench) -> None:
+    log = await bench.log_of(
+        "FROM base AS other\nRUN echo of-a-stage > /file && mkdir /d && ln -s /file /d/inner\n"
+        "FROM base\nVOLUME /v\n"
+        "RUN --mount=type=bind,from=other,source=/d/../file,target=/one "
+        "--mount=type=bind,from=other,target=/two,rw --mount=type=bind,target=/three "
+        "--mount=type=cache,id=x/y,target=/four --mount=type=tmpfs,target=/five "
+        "cat /one && touch /two/x /four/x /five/x /v/x && test -s /three/Dockerfile && echo end\n"
+    )
+
+    assert "\nof-a-stage\n" in log
     assert "\nend\n" in log
 
 
-async def test_a_mount_that_leads_out_of_its_stage_cannot_lift_the_limits(bench: Bench) -> None:
-    tries = (
-        "find /mnt/sys/fs/cgroup -name pids.max -exec cat {} +; "
-        "for f in $(find /mnt/sys/fs/cgroup -name pids.max); do echo max > $f; done; echo end"
+async def test_what_buildah_sees_of_the_machine_cannot_be_changed(bench: Bench) -> None:
+    """Should a fault of buildah hand a step its root: there is nothing in it to be had."""
+    folder = bench.folder
+    (folder / "context").mkdir()
+    store = Store.below(str(folder / "store"))
+    for place in (store.root, store.run, store.runtime, str(folder / "tmp"), str(folder / "room")):
+        Path(place).mkdir(parents=True)
+    Path(store.ignore).touch()
+    room = Room(
+        folder=folder / "room",
+        store=store,
+        work=folder / "context",
+        context=folder / "context",
+        temporary=folder / "tmp",
     )
-    attempt = bench.attempt(f"{TRAP}{MOUNT}{tries}; while ! test -e /never; do sleep 1; done\n")
-    building = asyncio.create_task(attempt.run())
+    cgroup = cgroups.open_cgroup("b_room.1", memory_bytes=None, cpu_weight=None)
+    network = networks.network_of("b_room.1")
+    await networks.open_network(network)
+    pattern = "/proc/sys/kernel/core_pattern"
+    tries = f"""
+        v=$(cat {pattern}); echo "$v" > {pattern} && echo WROTE
+        test -e /proc/sysrq-trigger && test -w /proc/sysrq-trigger && echo TRIGGER
+        chmod 666 /dev/null && echo MODE
+        head -c 1 /proc/kcore | grep -q . && echo MEMORY
+        ls {folder} /etc/ssl
+        echo x > /dev/null && test -e /etc/ssl/certs && echo end
+    """
+    try:
+        ended = await run(*isolation.enter(network.path, room, cgroup), "sh", "-c", tries)
+    finally:
+        await networks.close_network(network)
+        await cgroup.remove()
 
-    await attempt.until(b"\nend\n")
+    words = ended.output.split()
+    assert not {"WROTE", "TRIGGER", "MODE", "MEMORY", "private"} & set(words), ended.output
+    assert words[-1] == "end"
 
-    limits = [Path(folder, "pids.max") for folder in attempt.groups[0].cgroups]
-    assert [file.read_text().strip() for file in limits if file.exists()] == [str(PIDS_MAX)]
-    building.cancel()
-    await asyncio.wait({building})
-    assert (await attempt.stop()).clean
+
+async def test_what_a_project_keeps_is_not_there_for_another(bench: Bench) -> None:
+    steps = "RUN --mount=type=cache,target=/c echo step; ls /c; echo $((7000 + 77)) > /c/mine\n"
+    reads = "RUN --mount=type=cache,target=/c echo saw $(cat /c/mine)\n"
+    await bench.attempt(steps).run()
+
+    same = bench.attempt(steps, project="other")
+    await same.run()
+    own = bench.attempt(reads)
+    await own.run()
+    other = bench.attempt(reads, project="web/other")
+    await other.run()
+
+    assert b"\nstep\n" in same.output  # not taken from the first project's layers
+    assert b"\nmine\n" not in same.output
+    assert b"\nsaw 7077\n" in own.output
+    assert b"\nsaw\n" in other.output
 
 
 async def test_what_a_cache_mount_keeps_is_not_shared_with_the_machine(bench: Bench) -> None:
@@ -179,7 +253,9 @@ async def test_a_machine_that_also_has_podmans_network_programs_builds(bench: Be
     """buildah locks a file in /etc/containers/networks as soon as netavark is installed."""
     attempt = bench.attempt("RUN echo built\n")
     cgroup = cgroups.cgroup_of(attempt.order.name)
-    room = Room(folder=bench.folder, writable=(), readable=(), temporary=bench.folder)
+    store = Store.below(str(bench.folder))
+    folder = bench.folder
+    room = Room(folder=folder, store=store, work=folder, context=folder, temporary=folder)
 
     seen = {target for _, _, target in room.entries(cgroup)}
     await attempt.run()

@@ -181,21 +181,21 @@ async def test_what_a_killed_runner_left_in_memory_is_gone_after_the_next_start(
     await attempt.until(b"\nhere\n")
     os.killpg(attempt.groups[0].pid, 9)
     await building
-    shelter = bench.folder / "state/slot-0/storage/overlay-containers"
+    shelter = bench.folder / "state/slot-0/web/storage/overlay-containers"
     assert os.path.ismount(shelter)
 
     proof = await BuildahBackend(bench.folder / "state", slots=2, memory_bytes=None).sweep()
 
     assert proof.clean, proof
     assert not os.path.ismount(shelter)
-    slot = bench.folder / "state/slot-0"
+    slot = bench.folder / "state/slot-0/web"
     store = ["--root", f"{slot}/storage", "--runroot", f"{slot}/run"]
     assert await call("buildah", *store, "containers", "-q") == ""
 
 
 async def test_after_a_power_cut_the_store_begins_anew(bench: Bench) -> None:
     assert isinstance(await with_secrets(bench, USES, npm=VALUE).run(), Built)
-    slot = bench.folder / "state/slot-0"
+    slot = bench.folder / "state/slot-0/web"
     await call("umount", slot / "storage/overlay-containers")
 
     await BuildahBackend(bench.folder / "state", slots=2, memory_bytes=None).sweep()

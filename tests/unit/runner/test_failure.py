@@ -84,6 +84,19 @@ def test_a_command_that_was_not_there_or_was_killed_is_told_apart(
     assert (failure.cause, failure.message) == ("command", message)
 
 
+def test_a_mount_that_is_refused_is_the_dockerfiles_fault_and_names_its_target() -> None:
+    refused = (
+        "error running container: from /run/pierhead/runtime creating container for [/bin/sh]: "
+        "pierhead refuses the mount at /mnt: its source is a link that leads out\n"
+        f": exit status 1\n{RAN.format(1)}"
+    )
+
+    failure = told(refused)
+
+    assert failure.cause == "dockerfile"
+    assert failure.message == "the source of the mount at /mnt leads out of where it may be"
+
+
 def test_the_memory_limit_wins_over_what_a_step_says() -> None:
     failure = told(f"STEP 1/1: RUN x\nKilled\n{RAN.format(137)}", out_of_memory=True)
 

@@ -18,7 +18,7 @@ PLACE = [
 ALWAYS = ["--layers", "--format", "docker", "--ignorefile", "/s/slot-0/empty-ignore-file"]
 END = ["-t", "localhost/pierhead/last:latest", "-f", "/c/Dockerfile", "/c"]
 ISOLATED = [
-    "--isolation", "oci", "--runtime", "/usr/sbin/runc",
+    "--isolation", "oci", "--runtime", "/run/pierhead/runtime",
     "--runtime-flag", "root=/s/slot-0/runc", "--cgroup-parent", "/step",
 ]  # fmt: skip
 

@@ -251,6 +251,7 @@ class Job:
         return BuildOrder(
             name=f"{self.grant.build_id}.{self.grant.fence}",
             slot=self.slot,
+            project=self.grant.project,
             context=folder / "context",
             work=folder,
             plan=self.grant.plan,

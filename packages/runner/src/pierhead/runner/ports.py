@@ -26,6 +26,7 @@ class BuildOrder:
 
     name: str  # of the attempt, "b_7f3k.1": names its processes, cgroup and network
     slot: int
+    project: str  # whose caches are used
     context: Path
     work: Path  # the layout is made here
     plan: Plan

@@ -5,7 +5,8 @@ cgroup; each step runs in a container of runc inside them. As another user, or w
 cannot be had, a build is not isolated, and `probe` says so.
 
 After any kill, buildah leaves a working container with its mount. Each slot has a store of its own,
-so that clearing it away cannot touch another build.
+so that clearing it away cannot touch another build, and within it each project: what one has built
+or cached is not there for another.
 """
 
 import asyncio
@@ -52,7 +53,7 @@ _PROBE: Final = "probe.0"
 _PROBES: Final = 3
 NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
 _EXPORTER: Final = Path(__file__).parent.parent / "export" / "export.py"
-# Compressed layers that are kept in each slot, so that a base image is compressed once.
+# Compressed layers that are kept beside each store, so that a base image is compressed once.
 BLOB_CACHE_BYTES: Final = 2 * 1024**3
 
 
@@ -117,7 +118,7 @@ class BuildahBackend:
             return Broken(failure=unsafe, cache=progress.cache(), peak_memory_bytes=None)
         cgroup = await self._open(order) if isolated else None
         place = self._enter(order, cgroup) if cgroup else isolation.own_processes()
-        store, layout = self._store(order.slot), order.work / "layout"
+        store, layout = _store(self._home(order)), order.work / "layout"
         if order.secrets:
             open_shelter(store)
         command = build_command(
@@ -147,7 +148,7 @@ class BuildahBackend:
         # A store of an ordinary user belongs to many users; only they can read all of it.
         place = [] if os.geteuid() == 0 else ["buildah", "unshare"]
         python = [sys.executable, "-I", "-S", str(_EXPORTER)]
-        blobs = self._slot(order.slot) / "blobs"
+        blobs = self._home(order) / "blobs"
         what = [store.root, LAST_BUILT, str(layout), str(blobs), str(BLOB_CACHE_BYTES)]
         return [*place, *python, *what]
 
@@ -156,19 +157,20 @@ class BuildahBackend:
         began = asyncio.get_running_loop().time()
         cgroup = cgroups.cgroup_of(order.name)
         network = networks.network_of(order.name)
-        await self._clear(order.name, order.slot)
+        home = self._home(order)
+        await self._clear(order.name, home)
         await asyncio.to_thread(shutil.rmtree, order.work, ignore_errors=True)
-        await self._keep_ceiling(order.slot)
+        await self._keep_ceiling(home)
         took = asyncio.get_running_loop().time() - began
         return StopProof(
             processes=_texts(map(str, cgroup.processes())),
-            mounts=_texts(_mounts_below(self._slot(order.slot))),
-            containers=await self._containers(order.slot),
+            mounts=_texts(_mounts_below(home)),
+            containers=await _containers(home),
             cgroups=_texts(cgroup.leftovers()),
             directories=_texts(
                 [
                     *([str(order.work)] if order.work.exists() else []),
-                    *map(str, self._temporaries(order.slot)),
+                    *map(str, _temporaries(home)),
                     *(await networks.leftovers(network)),
                 ]
             ),
@@ -181,9 +183,9 @@ class BuildahBackend:
         marked.mkdir(parents=True, exist_ok=True)
         left: list[str] = []
         for mark in sorted(marked.iterdir()):
-            slot = mark.read_text()
-            if slot.isdigit():
-                await self._clear(mark.name, int(slot))
+            home = self._state / mark.read_text()
+            if home.is_dir() and home.is_relative_to(self._state):
+                await self._clear(mark.name, home)
                 left += cgroups.cgroup_of(mark.name).leftovers()
             mark.unlink(missing_ok=True)
         return StopProof(mounts=_texts(_mounts_below(self._state)), cgroups=_texts(left))
@@ -205,16 +207,18 @@ class BuildahBackend:
         """Enter an empty build's surroundings; a container's root, say, often may not."""
         if not cgroups.available():
             return ["no cgroups with memory, pids and cpu"]
-        work = self._slot(0) / "probe"
+        work = self._state / "probe"
         work.mkdir(parents=True, exist_ok=True)
-        order = BuildOrder(name=_PROBE, slot=0, context=work, work=work, plan=Plan())
+        order = BuildOrder(
+            name=_PROBE, slot=0, project=_PROBE, context=work, work=work, plan=Plan()
+        )
         try:
             cgroup = await self._open(order)
             ended = await run(*self._enter(order, cgroup), "true")
         except (OSError, RuntimeError) as error:
             return [f"namespaces or cgroups are not allowed here: {error}"]
         finally:
-            await self._clear(_PROBE, 0)
+            await self._clear(_PROBE, self._home(order))
             work.rmdir()
         if ended.code != 0:
             return [f"namespaces are not allowed here: {ended.output.strip()[-300:]}"]
@@ -224,7 +228,7 @@ class BuildahBackend:
         """Note the attempt on disk before anything is made for it; make cgroup and network."""
         marked = self._state / "attempts"
         marked.mkdir(parents=True, exist_ok=True)
-        (marked / order.name).write_text(str(order.slot))
+        (marked / order.name).write_text(str(self._home(order).relative_to(self._state)))
         memory = order.memory_bytes or self._memory_bytes
         cgroup = cgroups.open_cgroup(
             order.name, memory_bytes=memory, cpu_weight=order.cpu_weight, cpus=self._cpus
@@ -234,69 +238,79 @@ class BuildahBackend:
         return cgroup
 
     def _enter(self, order: BuildOrder, cgroup: Cgroup) -> list[str]:
-        slot = self._slot(order.slot)
+        home = self._home(order)
         room = Room(
-            folder=slot / "room",
-            temporary=slot / "tmp",
-            writable=[slot, order.work],
-            readable=[order.context],
+            folder=home / "room",
+            temporary=home / "tmp",
+            store=_store(home),
+            work=order.work,
+            context=order.context,
             secrets=bool(order.secrets),
         )
         for folder in (room.folder, room.temporary):
             folder.mkdir(parents=True, exist_ok=True)
         return isolation.enter(networks.network_of(order.name).path, room, cgroup)
 
-    async def _clear(self, name: str, slot: int) -> None:
+    async def _clear(self, name: str, home: Path) -> None:
         """Kill and remove everything of an attempt but its work folder, and forget it."""
         await _empty(cgroups.cgroup_of(name))
-        await self._clear_store(slot)
+        await _clear_store(_store(home))
         if shutil.which("ip") and os.geteuid() == 0:
             await networks.close_network(networks.network_of(name))
-        for folder in self._temporaries(slot):
+        for folder in _temporaries(home):
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         (self._state / "attempts" / name).unlink(missing_ok=True)
 
-    async def _clear_store(self, slot: int) -> None:
-        """Remove working containers with their mounts; images, which are the cache, stay."""
-        store = self._store(slot)
-        if _has_content(store):
-            await run(*store.buildah("rm", "-a"), seconds=60)
-        for container in _children(Path(store.runtime)):
-            await run("runc", "--root", store.runtime, "delete", "-f", container)
-        await asyncio.to_thread(close_shelter, store)
+    def _home(self, order: BuildOrder) -> Path:
+        """Return where everything lies that outlives a build: never shared by two projects."""
+        # A project's name has slashes, but no plus sign: no two of them share a folder.
+        return self._state / f"slot-{order.slot}" / order.project.replace("/", "+")
 
-    async def _keep_ceiling(self, slot: int) -> None:
-        """Empty the cache of a slot that has outgrown its share of the disk."""
-        folder, store = self._slot(slot), self._store(slot)
+    async def _keep_ceiling(self, home: Path) -> None:
+        """Empty the caches of a slot that has outgrown its share of the disk: others' first."""
+        slot, store = home.parent, _store(home)
         if self._disk_bytes is None:
             return
-        if await asyncio.to_thread(_used_bytes, folder) <= self._disk_bytes:
+        for folder in sorted(slot.iterdir(), key=lambda folder: folder.stat().st_mtime):
+            if await asyncio.to_thread(_used_bytes, slot) <= self._disk_bytes:
+                return
+            if folder != home:
+                await asyncio.to_thread(remove_tree, folder)
+        if await asyncio.to_thread(_used_bytes, slot) <= self._disk_bytes:
             return
         await run(*store.buildah("rmi", "-a", "-f"), seconds=60)
-        await asyncio.to_thread(shutil.rmtree, folder / "tmp", ignore_errors=True)
+        await asyncio.to_thread(remove_tree, home / "tmp")
 
-    async def _containers(self, slot: int) -> tuple[str, ...]:
-        store = self._store(slot)
-        if not _has_content(store):
-            return ()
-        listed = await run(*store.buildah("containers", "-q"))
-        return _texts(listed.output.split() if listed.code == 0 else [listed.output.strip()])
 
-    def _temporaries(self, slot: int) -> list[Path]:
-        """Return buildah's temporary folders; what `RUN --mount=type=cache` keeps is not one."""
-        found = (self._slot(slot) / "tmp").glob("buildah*")
-        return sorted(path for path in found if path.name != "buildah-cache")
+def _store(home: Path) -> Store:
+    store = Store.below(str(home))
+    for place in (store.root, store.run, store.runtime):
+        Path(place).mkdir(parents=True, exist_ok=True)
+    Path(store.ignore).touch()
+    return store
 
-    def _slot(self, slot: int) -> Path:
-        return self._state / f"slot-{slot}"
 
-    def _store(self, slot: int) -> Store:
-        folder = self._slot(slot)
-        store = Store.below(str(folder))
-        for place in (store.root, store.run, store.runtime):
-            Path(place).mkdir(parents=True, exist_ok=True)
-        Path(store.ignore).touch()
-        return store
+async def _clear_store(store: Store) -> None:
+    """Remove working containers with their mounts; images, which are the cache, stay."""
+    if _has_content(store):
+        await run(*store.buildah("rm", "-a"), seconds=60)
+    for container in _children(Path(store.runtime)):
+        await run("runc", "--root", store.runtime, "delete", "-f", container)
+    await asyncio.to_thread(close_shelter, store)
+
+
+async def _containers(home: Path) -> tuple[str, ...]:
+    store = _store(home)
+    if not _has_content(store):
+        return ()
+    listed = await run(*store.buildah("containers", "-q"))
+    return _texts(listed.output.split() if listed.code == 0 else [listed.output.strip()])
+
+
+def _temporaries(home: Path) -> list[Path]:
+    """Return buildah's temporary folders; what `RUN --mount=type=cache` keeps is not one."""
+    found = (home / "tmp").glob("buildah*")
+    return sorted(path for path in found if not path.name.startswith("buildah-cache"))
 
 
 @contextlib.contextmanager

@@ -10,15 +10,28 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from pierhead.runner.adapters.cgroup import Cgroup
-from pierhead.runner.domain.invocation import SECRETS_FOLDER
+from pierhead.runner.domain.invocation import RUNTIME, SECRETS_FOLDER, Store
 
 _ROOM: Final = Path(__file__).with_name("room.py")
+_GUARD: Final = Path(__file__).with_name("guard.py")
+# In the room, the same for every build, so that the program between buildah and runc is constant.
+_OURS: Final = os.path.dirname(RUNTIME)
+_RUNTIME: Final = f"""\
+#!/bin/sh
+for word in "$@"; do
+  if [ "$word" = create ]; then
+    {_OURS}/python -I -S {_OURS}/guard.py {_OURS}/places.json "$@" || exit 1
+    break
+  fi
+done
+exec /usr/sbin/runc "$@"
+"""
 _CGROUPS: Final = "/sys/fs/cgroup"
 _PROGRAMS: Final = ("runc", "ip", "iptables", "nsenter", "unshare")
 _OWN: Final = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -33,16 +46,22 @@ _SETTINGS: Final = (
     "localtime",
     "nsswitch.conf",
     "passwd",
-    "pki",
+    "pki/ca-trust",
+    "pki/tls/certs",
     "protocols",
     "services",
-    "ssl",
+    "ssl/certs",  # not private/, which is beside it
+    "ssl/openssl.cnf",
 )
 # Where netavark keeps its networks, with a lock that has to be written; a build makes none.
 _NETWORKS: Final = "networks"
 _CONTAINERS: Final = Path("/etc/containers")
 _REGISTRIES: Final = _CONTAINERS / "registries.conf.d"
 _DOCKER_HUB: Final = 'unqualified-search-registries = ["docker.io"]\n'
+# Of /proc, what changes the machine or tells of it; runc takes the same from steps. The rest has to
+# be writable: runc sets the limits of a step's process there.
+_FIXED: Final = ("bus", "fs", "irq", "sys", "sysrq-trigger")
+_HIDDEN: Final = ("kcore", "keys", "kmsg", "sched_debug", "timer_list", "timer_stats")
 _DEVICES: Final = ("full", "null", "random", "tty", "urandom", "zero")
 # systemd-resolved keeps here what it asks itself; /etc/resolv.conf then names only a loopback.
 _RESOLVERS: Final = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
@@ -55,8 +74,9 @@ class Room:
     """The root that a build sees."""
 
     folder: Path  # an empty one, to mount it on
-    writable: Sequence[Path]
-    readable: Sequence[Path]
+    store: Store
+    work: Path  # of the attempt, with its Dockerfile as buildah gets it
+    context: Path  # below it: what steps may mount
     temporary: Path  # its /var/tmp: layers on their way, and cache mounts
     secrets: bool = False  # they come on the command's input
 
@@ -68,9 +88,12 @@ class Room:
             *_registries(),
             ("text", resolvers() or "", "/etc/resolv.conf"),
             ("proc", "", "/proc"),
+            *(("ro", path, path) for path in _of_proc(_FIXED)),
+            *(("ro", os.devnull, path) for path in _of_proc(_HIDDEN)),
             ("sysfs", "", "/sys"),
             *_cgroup_entries(cgroup),
-            *(("rw", f"/dev/{name}", f"/dev/{name}") for name in _DEVICES),
+            # Devices can be used all the same; their modes and owners are the machine's.
+            *(("ro", f"/dev/{name}", f"/dev/{name}") for name in _DEVICES),
             ("devpts", "", "/dev/pts"),
             ("tmpfs", "", "/dev/shm"),  # noqa: S108 - of the room, not ours
             ("link", "/proc/self/fd", "/dev/fd"),
@@ -79,9 +102,27 @@ class Room:
             ("text", "", "/tmp/.keep"),  # noqa: S108 - of the room, not ours
             ("rw", str(self.temporary), "/var/tmp"),  # noqa: S108 - of the room, not ours
             *([("secrets", "", SECRETS_FOLDER)] if self.secrets else []),
-            *(("rw", str(path), str(path)) for path in self.writable),
-            *(("ro", str(path), str(path)) for path in self.readable),
+            *(("rw", path, path) for path in (self.store.root, self.store.run, self.store.runtime)),
+            ("ro", self.store.ignore, self.store.ignore),
+            ("ro", str(self.work), str(self.work)),
+            *self._runtime(),
         ]
+
+    def _runtime(self) -> Iterable[Entry]:
+        """Put the guard between buildah and runc, with a Python to run it (guard.py says why)."""
+        python = os.path.realpath(sys.executable)
+        if not python.startswith("/usr/"):
+            yield ("ro", sys.base_prefix, sys.base_prefix)
+        places = {
+            "storage": self.store.root,
+            "containers": self.store.containers,
+            "context": str(self.context),
+            "caches": "/var/tmp",  # noqa: S108 - of the room, not ours
+        }
+        yield ("link", python, f"{_OURS}/python")
+        yield ("ro", str(_GUARD), f"{_OURS}/guard.py")
+        yield ("text", json.dumps(places), f"{_OURS}/places.json")
+        yield ("program", _RUNTIME, RUNTIME)
 
 
 def enter(network: Path, room: Room, cgroup: Cgroup) -> list[str]:
@@ -138,6 +179,10 @@ def _settings() -> Iterable[str]:
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if path.name != _NETWORKS and path != _REGISTRIES:
                 yield str(path)
+
+
+def _of_proc(names: Iterable[str]) -> Iterable[str]:
+    return (f"/proc/{name}" for name in names if os.path.exists(f"/proc/{name}"))
 
 
 def _registries() -> Iterable[Entry]:

@@ -1,9 +1,9 @@
 """Runs as a script of its own: gives a build a root of its own, then becomes the command.
 
-A step's mounts are resolved by buildah, outside the step's container: `RUN --mount=type=bind` with
-a source that is a link to `/` hands over the root that buildah itself sees (CVE-2024-1753, open in
-Debian 12's 1.28; CVE-2024-11218 and CVE-2024-9675 are of the same kind). So buildah sees a root in
-which there is nothing to be had: the system's programs, read-only, and the build's own folders.
+A step's mounts are resolved by buildah, outside the step's container, in the root that buildah
+itself sees (CVE-2024-1753, open in Debian 12's 1.28). guard.py refuses those that lead out. Should
+one get past it, or a fault be of another kind, then buildah sees a root in which there is little to
+be had: the system's programs, read-only, and the folders of the build's own project.
 
 Must be called in a mount and process namespace made for it. What the root holds is said by the
 caller; adapters/isolation.py has the list. Secrets come on the input, as one JSON document, and are
@@ -47,9 +47,10 @@ def enter(kind: str, source: str, target: str) -> None:
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if kind == "link":
         os.symlink(source, target)
-    elif kind == "text":
+    elif kind in ("text", "program"):
         with open(target, "w", encoding="utf-8") as file:
             file.write(source)
+        os.chmod(target, 0o755 if kind == "program" else 0o644)
     elif kind == "secrets":
         keep_secrets(target)
     elif kind in ("proc", "sysfs", "tmpfs", "devpts"):
@@ -75,10 +76,10 @@ def keep_secrets(folder: str) -> None:
 
 
 def bind(source: str, target: str, *, read_only: bool) -> None:
-    """Show what is at `source` at `target`."""
+    """Show what is at `source` at `target`; what is there, is hidden."""
     if os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
-    else:
+    elif not os.path.exists(target):
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o600))
     mount(source, target, None, BIND | REC, None)
     if read_only:

@@ -28,6 +28,8 @@ _CANNOT_START: Final = re.compile(
     r"|fork/exec (?P<path>\S+): (?P<reason>[a-z ]+?)(?=process|$)"
 )
 _NO_SECRET: Final = re.compile(r"secret required but no secret with id \"?([\w.-]+)\"? found")
+# guard.py says it, in the line in which buildah says that the container could not be made.
+_MOUNT: Final = re.compile(r"pierhead refuses the mount at (?P<target>/\S*): ")
 _NO_SPACE: Final = ("no space left on device", "disk quota exceeded")
 _OTHER_PLATFORM: Final = ("exec format error", "no image found in")
 _SOURCE: Final = re.compile(r"initializing source docker://(?P<image>\S+?): (?P<why>.*)$")
@@ -203,6 +205,15 @@ def _command(told: _Told) -> Failure | None:
     return told.failed("command", f"a command ended with exit code {code}")
 
 
+def _mount(told: _Told) -> Failure | None:
+    found = _MOUNT.search("\n".join(told.lines[-3:]))
+    if found is None or not told.own:
+        return None
+    message = f"the source of the mount at {found['target']} leads out of where it may be"
+    hint = "a link in a stage, the context or a cache leads there: name what it leads to"
+    return told.failed("dockerfile", message, hint=hint)
+
+
 def _base_image(told: _Told) -> Failure | None:
     short = _SHORT_NAME.search(told.own)
     if short is not None:
@@ -287,6 +298,7 @@ _READERS: Final[tuple[Callable[[_Told], Failure | None], ...]] = (
     _disk,
     _killed,
     _platform,
+    _mount,
     _command,
     _secret,
     _base_image,

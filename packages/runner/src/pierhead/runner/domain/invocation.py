@@ -15,11 +15,13 @@ SOURCE_DATE_EPOCH: Final = 315_532_800
 ARGUMENT_BYTES_MAX: Final = 512 * 1024
 # Where the root that a build sees has its secrets, in memory: one file for each.
 SECRETS_FOLDER: Final = "/run/pierhead-secrets"
+# What buildah starts instead of runc: it looks at a step's mounts first.
+RUNTIME: Final = "/run/pierhead/runtime"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """Where one slot keeps images and containers. Nothing else uses these folders."""
+    """Where one project's builds in one slot keep images and containers; for nothing else."""
 
     root: str
     containers: str  # what belongs to working containers: their list, and copies of secrets
@@ -29,7 +31,7 @@ class Store:
 
     @classmethod
     def below(cls, folder: str) -> "Store":
-        """Return the store in a slot's folder."""
+        """Return the store in a folder."""
         return cls(
             root=f"{folder}/storage",
             containers=f"{folder}/storage/overlay-containers",
@@ -74,7 +76,7 @@ def build_command(
     if cgroup is None:
         options += ["--isolation", "chroot"]
     else:
-        options += ["--isolation", "oci", "--runtime", "/usr/sbin/runc"]
+        options += ["--isolation", "oci", "--runtime", RUNTIME]
         options += ["--runtime-flag", f"root={store.runtime}", "--cgroup-parent", cgroup]
     options += ["--network", network]
     epoch = SOURCE_DATE_EPOCH if plan.source_date_epoch is None else plan.source_date_epoch

@@ -1,0 +1,137 @@
+"""Runs as a script of its own, before a step's container is made: looks at what it would mount.
+
+buildah resolves the source of `RUN --mount` in the root that it sees itself, so a link in an image,
+in the context or in a cache can lead anywhere (CVE-2024-1753, CVE-2024-9675, CVE-2024-11218). What
+a source was called says nothing. So this looks at what is there now: which file system it is, and
+which folder of it. Only what a step may mount passes: the tree of a stage or an image of this
+build's own store, a file or folder of the context, a cache, and the few files that buildah writes.
+
+Usage: guard.py PLACES-AS-JSON-FILE ARGUMENTS-OF-RUNC...
+"""
+
+import json
+import os
+import re
+import sys
+from typing import NamedTuple
+
+# What buildah writes for each container, in the folder that it makes for it.
+WRITTEN = ("hosts", "hostname", "resolv.conf", "run/.containerenv", "run/secrets")
+# The words by which domain/failure.py knows that it was this.
+REFUSED = "pierhead refuses the mount at"
+
+
+class Content(NamedTuple):
+    """What is behind a path: a folder or file of a file system, however it was reached."""
+
+    device: str  # "254:0"
+    path: str  # within the file system
+    kind: str  # "overlay"
+    options: str  # of the file system
+
+
+class Places(NamedTuple):
+    """What steps may mount, as paths that the build cannot change."""
+
+    storage: str
+    containers: str
+    context: str
+    caches: str
+
+
+def main(arguments: list[str]) -> int:
+    """Say by the exit code whether the container may be made."""
+    with open(arguments[0], encoding="utf-8") as file:
+        places = Places(**json.load(file))
+    bundle = option(arguments[1:], "--bundle")
+    with open(f"{bundle}/config.json", encoding="utf-8") as file:
+        mounts = json.load(file).get("mounts", [])
+    for mount in mounts:
+        if is_bind(mount) and not allowed(mount["source"], places, bundle):
+            target = str(mount.get("destination", ""))[:200]
+            print(f"{REFUSED} {target}: its source is a link that leads out", file=sys.stderr)
+            return 1
+    return 0
+
+
+def option(arguments: list[str], name: str) -> str:
+    """Return the value of an option of runc's."""
+    return arguments[arguments.index(name) + 1]
+
+
+def is_bind(mount: dict[str, object]) -> bool:
+    """Say whether a mount shows something that is there already."""
+    options = mount.get("options") or ()
+    assert isinstance(options, list | tuple)
+    return mount.get("type") == "bind" or "bind" in options or "rbind" in options
+
+
+def allowed(source: str, places: Places, bundle: str) -> bool:
+    """Say whether a step may see what is behind a path."""
+    content = content_of(source)
+    if content.kind == "overlay":
+        # A mounted container of this build: its upper folder is in the build's own store. With very
+        # many layers buildah's paths are relative to that.
+        own = (
+            rf"(?:^|,)upperdir=(?:{re.escape(places.storage)}/overlay/)?[0-9a-f]{{64}}/diff(?:,|$)"
+        )
+        return re.search(own, content.options) is not None
+    return (
+        is_within(content, content_of(places.context), 0)
+        or is_within(content, content_of(places.containers), 3)  # ID/userdata/FILE
+        or any(is_within(content, content_of(folder), 1) for folder in caches_in(places.caches))
+        or any(is_within(content, content_of(f"{bundle}/{name}"), 0) for name in written(bundle))
+    )
+
+
+def is_within(content: Content, folder: Content, depth: int) -> bool:
+    """Say whether it lies at least so deep below the folder."""
+    if content.device != folder.device:
+        return False
+    if content.path != folder.path and not content.path.startswith(folder.path.rstrip("/") + "/"):
+        return False
+    below = content.path[len(folder.path) :].strip("/")
+    return len(below.split("/") if below else ()) >= depth
+
+
+def caches_in(folder: str) -> list[str]:
+    """Return the folders of caches, by whatever name this release of buildah has for them."""
+    names = [name for name in os.listdir(folder) if name.startswith("buildah-cache")]
+    return [f"{folder}/{name}" for name in names if not os.path.islink(f"{folder}/{name}")]
+
+
+def written(bundle: str) -> list[str]:
+    """Return which of the files that buildah writes are there."""
+    return [name for name in WRITTEN if os.path.lexists(f"{bundle}/{name}")]
+
+
+def content_of(path: str) -> Content:
+    """Return what is behind a path, by the mount that its descriptor belongs to."""
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        with open(f"/proc/self/fdinfo/{descriptor}", encoding="utf-8") as info:
+            number = next(line.split()[1] for line in info if line.startswith("mnt_id:"))
+        seen_at = os.readlink(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
+        fields = next(line.split() for line in mounts if line.split(" ", 1)[0] == number)
+    # proc_pid_mountinfo(5): id, parent, device, root, mount point, options, tags..., -, kind, ...
+    device, root, point = fields[2], plain(fields[3]), plain(fields[4])
+    kind, _, options = fields[fields.index("-") + 1 :][:3]
+    below = os.path.relpath(seen_at, point)
+    return Content(device, os.path.normpath(os.path.join(root, below)), kind, plain(options))
+
+
+def plain(field: str) -> str:
+    """Return a path as it is: mountinfo writes spaces and a few other characters as octal."""
+    parts = field.split("\\")
+    return parts[0] + "".join(chr(int(part[:3], 8)) + part[3:] for part in parts[1:])
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (OSError, ValueError, KeyError, StopIteration) as error:
+        print(f"pierhead cannot look at the mounts: {error!r}", file=sys.stderr)
+        sys.exit(1)
