@@ -82,10 +82,10 @@ async def test_a_step_that_fills_only_its_shared_memory(bench: Bench) -> None:
 
 
 async def test_a_build_that_takes_too_long(bench: Bench) -> None:
-    plan = Plan(timeout_seconds=2)
+    plan = Plan(timeout_seconds=5)
     failure = await failure_of(bench.attempt("RUN echo begins; sleep 60\n", plan=plan))
 
-    assert (failure.cause, failure.hint) == ("time", "allow more: --timeout 4")
+    assert (failure.cause, failure.hint) == ("time", "allow more: --timeout 10")
     assert failure.extract == ("begins",)
 
 
@@ -194,3 +194,19 @@ async def test_a_base_image_that_a_registry_has_not_or_does_not_give(
         f"{locked} does not give the base image {locked}/a/b:3: it is private, or not there "
         "(no credential was tried)"
     )
+
+
+@pytest.mark.parametrize("target", ["Dockerfile", "loop"])
+async def test_a_dockerfile_that_is_a_link_to_itself_is_the_dockerfiles_fault(
+    bench: Bench, target: str
+) -> None:
+    attempt = bench.attempt("")
+    file = attempt.order.context / "Dockerfile"
+    file.unlink()
+    file.symlink_to(target)
+    (attempt.order.context / "loop").symlink_to("Dockerfile")
+
+    failure = await failure_of(attempt)
+
+    assert failure.cause == "dockerfile"
+    assert failure.message == "Dockerfile is a link that leads to no file of the context"

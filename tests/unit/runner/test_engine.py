@@ -2,9 +2,11 @@
 
 import asyncio
 import itertools
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -360,6 +362,43 @@ async def test_a_broken_machine_cleans_up_gives_back_and_rests(
     resting = next(request for request in stage.control.asked if request.reason)
     assert resting.slots == 0
     assert resting.reason == "resting after 1 broken builds"
+
+
+async def test_one_build_that_breaks_again_and_again_does_not_make_the_machine_rest_longer(
+    start: Start,
+) -> None:
+    stage = await start(FakeBackend(OSError("disk")))
+    for fence in range(1, 4):
+        story = (await granted(stage, "b_one", fence)).story
+        await until(partial(story.count, "close"))
+    await granted(stage, "b_two", 1)
+    await until(lambda: "resting after 2 broken builds" in reasons(stage))
+    await stage.end()
+
+    assert reasons(stage) == {"resting after 1 broken builds", "resting after 2 broken builds"}
+
+
+def reasons(stage: Stage) -> set[str]:
+    return {request.reason for request in stage.control.asked if request.reason}
+
+
+async def test_what_an_earlier_life_left_does_not_keep_a_runner_from_starting(
+    start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "work").mkdir()
+    current = os.open(tmp_path / "work", os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=current)
+        following = os.open("d", os.O_RDONLY, dir_fd=current)
+        os.close(current)
+        current = following
+    os.close(current)
+
+    stage = await start(good(tmp_path))
+    await until(lambda: stage.control.asked)
+    await stage.end()
+
+    assert list((tmp_path / "work").iterdir()) == []
 
 
 async def test_a_failed_build_is_a_result_and_no_fault_of_the_machine(start: Start) -> None:

@@ -187,6 +187,15 @@ def test_a_base_image_that_is_not_to_be_had_names_its_registry_and_why(
     assert failure.detail in said
 
 
+def test_a_base_image_of_another_place_than_a_registry_is_told() -> None:
+    failure = told(
+        "STEP 1/1: FROM oci:x\nError: creating build container: initializing source oci:x:: "
+        "open x/index.json: no such file or directory\n"
+    )
+
+    assert (failure.cause, failure.message) == ("base-image", "the base image oci:x cannot be read")
+
+
 def test_a_base_image_without_a_registry_is_told_how_to_write_it() -> None:
     failure = told(
         'STEP 1/1: FROM nope\nError: creating build container: short-name "nope" did not resolve '

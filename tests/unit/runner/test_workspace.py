@@ -19,7 +19,7 @@ from pierhead.protocol.errors import IntegrityError, Unavailable
 from pierhead.protocol.plan import ContextRef
 from pierhead.protocol.tree import CHUNK_BYTES, parse_page
 from pierhead.runner.adapters import workspace
-from pierhead.runner.adapters.workspace import fetch, unpack
+from pierhead.runner.adapters.workspace import DiskWorkspace, fetch, unpack
 from pierhead.runner.testing import away
 from tests.contexts import described
 
@@ -250,3 +250,24 @@ async def test_a_context_that_never_comes_is_given_up(tmp_path: Path) -> None:
 
     with pytest.raises(Unavailable):
         await fetch(source.read, ref(unpacked_bytes=3), tmp_path / "packed")
+
+
+async def test_what_is_deeper_than_python_can_call_itself_is_removed(tmp_path: Path) -> None:
+    here = DiskWorkspace(tmp_path / "b_1.1")
+    current = os.open(here.folder, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=current)
+        following = os.open("d", os.O_RDONLY, dir_fd=current)
+        os.close(current)
+        current = following
+    os.close(current)
+
+    await here.remove()
+
+    assert not here.folder.exists()
+
+
+def test_a_workspace_that_was_left_behind_begins_empty(tmp_path: Path) -> None:
+    DiskWorkspace(tmp_path / "b_1.1").folder.joinpath("left").touch()
+
+    assert list(DiskWorkspace(tmp_path / "b_1.1").folder.iterdir()) == []

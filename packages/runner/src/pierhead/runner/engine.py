@@ -20,14 +20,15 @@ from pierhead.protocol.lease import Acquire, Acquired, Grant, Held
 from pierhead.protocol.runner import Capabilities
 from pierhead.runner.job import Job
 from pierhead.runner.ports import Backend, Control, Keeper, Workspace
+from pierhead.runner.removal import remove_tree
 
 DISK_FREE_MIN: Final = 512 * 1024**2
 BACKOFF_SECONDS: Final = 0.25
 BACKOFF_MAX_SECONDS: Final = 16.0
 # While one side waits to be upgraded. A runner that ended instead would have to be started by hand.
 MISMATCH_SECONDS: Final = 60.0
-# After builds that the runner itself broke: longer each time, so that a sick machine cannot eat
-# the queue.
+# After builds that broke on the runner: longer for each one more, so that a sick machine cannot eat
+# the queue, and one build that breaks machines cannot stop it.
 QUARANTINE_SECONDS: Final = 10.0
 QUARANTINE_MAX_SECONDS: Final = 3600.0
 log = structlog.get_logger()
@@ -72,7 +73,7 @@ class Engine:
         self._changed = asyncio.Event()
         self._request_id: str | None = None  # of a request that was not answered yet
         self._asked = 0  # requests, not counting repeats
-        self._broken = 0
+        self._broken: set[str] = set()  # builds, since the last one that went well
         self._rest_until = 0.0
 
     async def run(self) -> None:
@@ -82,8 +83,8 @@ class Engine:
             Refused: the credential is not good any more, or another process took over.
         """
         await self._backend.sweep()
-        await asyncio.to_thread(shutil.rmtree, self._work, ignore_errors=True)
-        self._work.mkdir(parents=True)
+        await asyncio.to_thread(remove_tree, self._work)
+        self._work.mkdir(parents=True, exist_ok=True)
         capabilities = await self._backend.probe()
         session = await self._begin(capabilities)
         try:
@@ -219,23 +220,26 @@ class Engine:
             if error is not None:
                 log.error("build.broken", build=build_id, exc_info=error)
             log.info("build.end", build=build_id, how=job.ended)
-            self._note_health(broken=error is not None or job.ended == "broken")
+            self._note_health(build_id, broken=error is not None or job.ended == "broken")
             grant = self._waiting.pop(build_id, None)
             if grant is not None:
                 self._start(grant)
 
-    def _note_health(self, *, broken: bool) -> None:
-        self._broken = self._broken + 1 if broken else 0
-        if self._broken:
-            rest = min(QUARANTINE_SECONDS * 2 ** (self._broken - 1), QUARANTINE_MAX_SECONDS)
-            self._rest_until = asyncio.get_running_loop().time() + rest
+    def _note_health(self, build_id: str, *, broken: bool) -> None:
+        if not broken:
+            self._broken.clear()
+            return
+        # The same build again says nothing new of the machine: it may well be the build.
+        self._broken.add(build_id)
+        rest = min(QUARANTINE_SECONDS * 2 ** (len(self._broken) - 1), QUARANTINE_MAX_SECONDS)
+        self._rest_until = asyncio.get_running_loop().time() + rest
 
     def _free_slots(self, capabilities: Capabilities) -> tuple[int, str | None]:
         """Return how many builds may come, and why none may."""
         if self._draining:
             return 0, "draining"
         if asyncio.get_running_loop().time() < self._rest_until:
-            return 0, f"resting after {self._broken} broken builds"
+            return 0, f"resting after {len(self._broken)} broken builds"
         free = shutil.disk_usage(self._work).free
         if free < DISK_FREE_MIN:
             return 0, f"only {free // 2**20} MiB of disk are free"

@@ -43,6 +43,7 @@ from pierhead.runner.domain.invocation import LAST_BUILT, Store, build_command, 
 from pierhead.runner.domain.progress import Progress
 from pierhead.runner.domain.secretenv import with_secret_files
 from pierhead.runner.ports import Broken, BuildOrder, Built, Group, KeepGroup, LogSink
+from pierhead.runner.removal import remove_tree
 
 _READ_BYTES: Final = 64 * 1024
 _MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -159,7 +160,7 @@ class BuildahBackend:
         network = networks.network_of(order.name)
         home = self._home(order)
         await self._clear(order.name, home)
-        await asyncio.to_thread(shutil.rmtree, order.work, ignore_errors=True)
+        await asyncio.to_thread(remove_tree, order.work)
         await self._keep_ceiling(home)
         took = asyncio.get_running_loop().time() - began
         return StopProof(
@@ -258,7 +259,7 @@ class BuildahBackend:
         if shutil.which("ip") and os.geteuid() == 0:
             await networks.close_network(networks.network_of(name))
         for folder in _temporaries(home):
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await asyncio.to_thread(remove_tree, folder)
         (self._state / "attempts" / name).unlink(missing_ok=True)
 
     def _home(self, order: BuildOrder) -> Path:
@@ -272,11 +273,11 @@ class BuildahBackend:
         if self._disk_bytes is None:
             return
         for folder in sorted(slot.iterdir(), key=lambda folder: folder.stat().st_mtime):
-            if await asyncio.to_thread(_used_bytes, slot) <= self._disk_bytes:
+            if await _used_bytes(slot) <= self._disk_bytes:
                 return
             if folder != home:
                 await asyncio.to_thread(remove_tree, folder)
-        if await asyncio.to_thread(_used_bytes, slot) <= self._disk_bytes:
+        if await _used_bytes(slot) <= self._disk_bytes:
             return
         await run(*store.buildah("rmi", "-a", "-f"), seconds=60)
         await asyncio.to_thread(remove_tree, home / "tmp")
@@ -405,7 +406,10 @@ def _dockerfile_problem(order: BuildOrder) -> Failure | None:
     root = order.context.resolve()
     try:
         file = (root / name).resolve(strict=True)
-    except OSError:
+    except (OSError, RuntimeError):  # of links that go round: RuntimeError before Python 3.13
+        if os.path.islink(root / name):
+            message = f"{name} is a link that leads to no file of the context"
+            return Failure(cause="dockerfile", message=message)
         hint = "name it: pierhead build -f PATH"
         return Failure(cause="dockerfile", message=f"there is no {name} in the context", hint=hint)
     if not file.is_relative_to(root) or not file.is_file():
@@ -497,14 +501,11 @@ async def _empty(cgroup: Cgroup) -> None:
     await cgroup.remove()
 
 
-def _used_bytes(folder: Path) -> int:
-    """Return how much of the disk a folder takes, holes not counted."""
-    used = 0
-    for path, _, files in os.walk(folder):
-        for name in files:
-            with contextlib.suppress(OSError):
-                used += os.lstat(os.path.join(path, name)).st_blocks * 512
-    return used
+async def _used_bytes(folder: Path) -> int:
+    """Return how much of the disk a folder takes, holes not counted; however deep it is."""
+    counted = await run("du", "--summarize", "--block-size=1", "--", str(folder), seconds=600)
+    size = counted.output.splitlines()[-1].split()[0] if counted.output.strip() else ""
+    return int(size) if size.isdigit() else 0
 
 
 def _has_content(store: Store) -> bool:

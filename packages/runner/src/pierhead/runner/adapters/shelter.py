@@ -8,14 +8,13 @@ The list of working containers is in there as well. When the memory was lost wit
 was cut off), nobody knows any more which layers belong to containers, and the store begins anew.
 """
 
-import contextlib
 import os
-import shutil
 from pathlib import Path
 from typing import Final
 
 from pierhead.runner.adapters.room import NODEV, NOSUID, mount, unmount
 from pierhead.runner.domain.invocation import Store
+from pierhead.runner.removal import remove_tree
 
 # It also takes what steps write into volumes; what they write there counts as the build's memory.
 _OPTIONS: Final = "mode=700,size=512m"
@@ -45,8 +44,7 @@ def close_shelter(store: Store) -> None:
     if known:
         unmount(str(place))
     if lost:
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(store.root)
+        remove_tree(Path(store.root))
         Path(store.root).mkdir(parents=True, exist_ok=True)
     _mark(store).unlink()
 

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -26,6 +25,7 @@ from pierhead.protocol.problem import problem
 from pierhead.protocol.tree import CHUNK_BYTES, TreeDigest, describe
 from pierhead.runner.adapters.spool import LogSpool
 from pierhead.runner.ports import Hold
+from pierhead.runner.removal import remove_tree
 
 # Calls one after the other that bring nothing: the router may be restarted in between.
 CUTS_MAX: Final = 60
@@ -40,7 +40,8 @@ class DiskWorkspace:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(parents=True)
+        remove_tree(folder)  # of an attempt of this name nothing can be wanted any more
+        folder.mkdir(parents=True, exist_ok=True)
 
     @property
     def folder(self) -> Path:
@@ -61,7 +62,7 @@ class DiskWorkspace:
 
     async def remove(self) -> None:
         """Remove all of it."""
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(remove_tree, self._folder)
         self._folder.with_name(self._folder.name + ".log").unlink(missing_ok=True)
 
 

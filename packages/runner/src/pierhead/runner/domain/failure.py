@@ -33,6 +33,7 @@ _MOUNT: Final = re.compile(r"pierhead refuses the mount at (?P<target>/\S*): ")
 _NO_SPACE: Final = ("no space left on device", "disk quota exceeded")
 _OTHER_PLATFORM: Final = ("exec format error", "no image found in")
 _SOURCE: Final = re.compile(r"initializing source docker://(?P<image>\S+?): (?P<why>.*)$")
+_NO_REGISTRY: Final = re.compile(r"initializing source (?!docker:)(?P<image>\S+?):* ")
 _SHORT_NAME: Final = re.compile(r'short-name "(?P<image>[^"]+)" did not resolve')
 _ABOUT_THE_DOCKERFILE: Final = (
     "building at step",
@@ -221,6 +222,11 @@ def _base_image(told: _Told) -> Failure | None:
         message = f"the base image {short['image']} names no registry"
         return told.failed("base-image", message, hint=hint)
     found = _SOURCE.search(told.own)
+    if found is None and (local := _NO_REGISTRY.search(told.own)) is not None:
+        hint = "only base images of registries and earlier stages can be had"
+        return told.failed(
+            "base-image", f"the base image {local['image']} cannot be read", hint=hint
+        )
     if found is None:
         return None
     image, why = found["image"], found["why"]
