@@ -14,6 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pierhead.server.files import ZERO_COPY
+from pierhead.server.handover import Pipe, of_registry
 from pierhead.server.threads import in_thread
 
 # What one hop to a thread moves, if the reader keeps up with it.
@@ -25,6 +26,54 @@ SLOW_SECONDS: Final = 60.0  # a reader that takes nothing for longer is gone
 
 class Connection(HttpToolsProtocol):
     """One connection; with TLS it is like any other."""
+
+    # Of a connection that another process accepted: the way back for requests that are its own.
+    back: Pipe | None = None
+    carried = b""  # what that process had read of the first request
+    _first = b""
+    _complete = True
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin, with what was read before."""
+        super().connection_made(transport)
+        if self.carried:
+            super().data_received(self.carried)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; the first ones of a request may show that it belongs to the other process."""
+        if self.back is None or not self._is_between_requests():
+            super().data_received(data)
+            return
+        data, self._first = self._first + data, b""
+        ours = of_registry(data)
+        if ours is None:
+            self._first = data
+        elif ours or not self._give_back(data):
+            super().data_received(data)
+
+    def _is_between_requests(self) -> bool:
+        return self._complete and (self.cycle is None or self.cycle.response_complete)
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._complete = False
+        super().on_message_begin()
+
+    def on_message_complete(self) -> None:
+        """A request has come in whole."""
+        self._complete = True
+        super().on_message_complete()
+
+    def _give_back(self, data: bytes) -> bool:
+        assert self.back is not None
+        self.transport.pause_reading()
+        descriptor = self.transport.get_extra_info("socket").fileno()
+        if not self.back.give(descriptor, data):
+            self.transport.resume_reading()
+            return False
+        self._unset_keepalive_if_required()
+        self.transport.abort()  # its own descriptor only: the connection goes on elsewhere
+        return True
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         if self.scheme == "http":

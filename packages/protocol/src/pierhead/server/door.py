@@ -17,6 +17,8 @@ from pierhead.server.log import get_logger
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 # Returns what answers a handshake that begins with these bytes.
 ContextFor: TypeAlias = Callable[[bytes], ssl.SSLContext]
+# Gives a connection that begins with these bytes to another process; false: it stays here.
+GiveAway: TypeAlias = Callable[[socket.socket, bytes], bool]
 LOOPBACK: Final = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 EVERYBODY: Final = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
 HANDSHAKE: Final = 0x16  # RFC 8446, section 5.1
@@ -46,12 +48,14 @@ class Door:
         *,
         context_for: ContextFor | None,
         clear_for: tuple[Network, ...],
+        give_away: GiveAway | None = None,
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
         self._new_protocol = new_protocol
         self._context_for = context_for
         self._clear_for = clear_for
+        self._give_away = give_away
         self._coming: set[asyncio.Task[None]] = set()
         self._accepting = asyncio.create_task(self._accept())
 
@@ -95,6 +99,8 @@ class Door:
             if not secure and not self._may_speak_in_the_clear(peer):
                 _refuse(connection)
                 return
+            if not secure and self._give_away is not None and self._give_away(connection, first):
+                return  # it is the other process's, and stays open there
             closing.pop_all()  # the transport closes it from here on
             with contextlib.suppress(OSError, ssl.SSLError):
                 await loop.connect_accepted_socket(

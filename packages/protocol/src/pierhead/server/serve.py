@@ -9,6 +9,7 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -17,6 +18,7 @@ from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.problem import problem
 from pierhead.server.connection import Connection
 from pierhead.server.door import LOOPBACK, ContextFor, Door, Network
+from pierhead.server.handover import Giver, Pipe, Taker
 
 # Uploads that are under way get so long to end after the listener closed.
 STOP_SECONDS = 10
@@ -33,10 +35,16 @@ class _Server(uvicorn.Server):
         config: uvicorn.Config,
         context_for: ContextFor | None,
         clear_for: tuple[Network, ...],
+        *,
+        gives_to: Path | None,
+        takes_at: Path | None,
     ) -> None:
         super().__init__(config)
         self._context_for = context_for
         self._clear_for = clear_for
+        self._giver = Giver(gives_to, self._take) if gives_to is not None else None
+        self._takes_at = takes_at
+        self._taker: Taker | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -44,18 +52,46 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         doors: list[Any] = [
-            Door(listener, self._protocol, context_for=self._context_for, clear_for=self._clear_for)
+            Door(
+                listener,
+                self._protocol,
+                context_for=self._context_for,
+                clear_for=self._clear_for,
+                give_away=self._giver.give if self._giver else None,
+            )
             for listener in sockets or ()
         ]
         self.servers = doors
+        if self._takes_at is not None:
+            self._taker = Taker(self._takes_at, self._take)
         self.started = True
 
-    def _protocol(self) -> asyncio.Protocol:
-        kind: Any = self.config.http_protocol_class
-        protocol: asyncio.Protocol = kind(
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for end in (self._giver, self._taker):
+            if end is not None:
+                end.close()
+        await super().shutdown(sockets)
+
+    def _take(self, connection: socket.socket, read: bytes, back: Pipe | None = None) -> None:
+        """Go on with a connection that another process accepted, or had for a while."""
+        protocol = self._protocol()
+        protocol.back, protocol.carried = back, read
+        task = asyncio.create_task(_speak(protocol, connection))
+        self.server_state.tasks.add(task)
+        task.add_done_callback(self.server_state.tasks.discard)
+
+    def _protocol(self) -> Connection:
+        return Connection(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
-        return protocol
+
+
+async def _speak(protocol: Connection, connection: socket.socket) -> None:
+    connection.setblocking(False)
+    try:
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)
+    except OSError:
+        connection.close()
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -84,7 +120,8 @@ class Service:
     """An application that can be served, and stopped by whoever serves it.
 
     `context_for` answers handshakes; none: there is no TLS. Whoever comes from a network of
-    `clear_for` may do without.
+    `clear_for` may do without. `gives_to`: the socket of a process that is given the connections of
+    the registry, whenever there is one; `takes_at`: the socket to be that process.
     """
 
     def __init__(
@@ -94,9 +131,13 @@ class Service:
         drain: Callable[[], None],
         context_for: ContextFor | None = None,
         clear_for: tuple[Network, ...] = LOOPBACK,
+        gives_to: Path | None = None,
+        takes_at: Path | None = None,
     ) -> None:
         self._drain = drain
-        self._server = _Server(_config(app), context_for, clear_for)
+        self._server = _Server(
+            _config(app), context_for, clear_for, gives_to=gives_to, takes_at=takes_at
+        )
 
     async def run(self, listeners: Sequence[socket.socket]) -> None:
         """Serve until somebody stops it."""

@@ -5,13 +5,15 @@ import sys
 from pathlib import Path
 
 from pierhead.protocol.errors import PierheadError
-from pierhead.router.app import main as serve
+from pierhead.router.app import main as serve_all
 from pierhead.router.config import DEFAULT_PORT, Settings, data_folder
+from pierhead.router.registry_app import main as serve_registry
 
 
 def arguments() -> argparse.ArgumentParser:
     """Return what the process understands; `pierhead serve` passes it on."""
     parser = argparse.ArgumentParser(prog="pierhead serve")
+    parser.add_argument("--only", choices=["registry"])
     parser.add_argument("--data", type=Path, default=data_folder())
     parser.add_argument("--config", type=Path, default=Path.home() / ".config/pierhead")
     parser.add_argument("--host", default="127.0.0.1")
@@ -31,6 +33,7 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> int:
     """Run until a signal comes; return the exit code."""
     said = vars(arguments().parse_args())
+    serve = serve_registry if said.pop("only") else serve_all
     settings = Settings(**{**said, "proxies": tuple(said["proxies"])})
     try:
         serve(settings)

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 import uvloop
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from pierhead.protocol.errors import PierheadError
 from pierhead.protocol.joincode import NO_PIN
@@ -34,10 +33,9 @@ from pierhead.router.adapters.logs import FileLogs
 from pierhead.router.adapters.process import HereProcess, runner_installed
 from pierhead.router.adapters.sql.ledger import SqlStore
 from pierhead.router.adapters.vault import KeyVault
-from pierhead.router.config import Settings, memory_cap
+from pierhead.router.config import REGISTRY_SOCKET, URL_FILE, Settings, memory_cap
 from pierhead.router.domain.build import LeasePolicy
 from pierhead.router.domain.credential import USE_STORED_EVERY
-from pierhead.router.domain.errors import Refused
 from pierhead.router.domain.reach import Reach, reach
 from pierhead.router.domain.retention import Retention
 from pierhead.router.domain.token import OWNER_PREFIX, Principal
@@ -47,7 +45,7 @@ from pierhead.router.http.builds import BuildHandlers
 from pierhead.router.http.contexts import ContextHandlers
 from pierhead.router.http.projects import ProjectHandlers, TokenHandlers
 from pierhead.router.http.registry import RegistryHandlers
-from pierhead.router.http.requests import check_protocol, on_refused, token_of
+from pierhead.router.http.requests import EXCEPTION_HANDLERS, check_protocol, token_of
 from pierhead.router.http.routes import (
     attempt_endpoints,
     build_endpoints,
@@ -83,7 +81,6 @@ from pierhead.server.addresses import own_names, usual_address
 from pierhead.server.blobs import BlobStore
 from pierhead.server.door import EVERYBODY, LOOPBACK, Network
 from pierhead.server.log import configure, get_logger
-from pierhead.server.problems import on_bug, on_gone, on_http_exception, on_pierhead_error
 from pierhead.server.serve import Service, listen, serve
 from pierhead.server.tls import Certificates
 
@@ -128,6 +125,7 @@ async def open_router(
         identity = Identity(store=store, clock=clock, key=key)
         owner = await _owner_token(identity, settings.config / "token", entropy)
         write_registry_login(settings.config, reached.registry, owner)
+        (settings.data / URL_FILE).write_text(reached.url)  # the registry's own process reads it
         now = clock.now()
         certificates = _certificates(settings, reached, now) if reached.own_tls else None
         yield _compose(
@@ -254,13 +252,7 @@ def _compose(
                 WelcomeHandlers(authority=certificates.authority if certificates else None)
             ),
         ],
-        exception_handlers={
-            Refused: on_refused,
-            PierheadError: on_pierhead_error,
-            HTTPException: on_http_exception,
-            ClientDisconnect: on_gone,
-            Exception: on_bug,
-        },
+        exception_handlers=EXCEPTION_HANDLERS,
     )
     sweep = Sweep(store=store, lifecycle=lifecycle, bells=bells, clock=clock, waiting=patience)
     return Router(
@@ -367,6 +359,7 @@ def _service(router: Router, settings: Settings) -> Service:
         drain=router.bells.drain,
         context_for=(lambda _hello: certificates.context) if certificates else None,
         clear_for=_clear_for(settings),
+        gives_to=settings.data / REGISTRY_SOCKET,
     )
 
 

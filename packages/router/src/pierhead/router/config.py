@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Final
 
 DEFAULT_PORT: Final = 7443
+# In the data folder, for the process of the registry, if it has one of its own.
+URL_FILE: Final = "url"
+REGISTRY_SOCKET: Final = "registry.sock"
 MIB: Final = 1024 * 1024
 
 

@@ -10,20 +10,21 @@ from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.problem import problem
 
 
-def lock(data: Path) -> int:
+def lock(data: Path, role: str = "control plane") -> int:
     """Hold the data folder for this process; return the descriptor that holds it.
 
     Raises:
-        Unavailable: another control plane has it.
+        Unavailable: another process of the role has it.
     """
     data.mkdir(parents=True, exist_ok=True, mode=0o750)
-    descriptor = os.open(data / "lock", os.O_RDWR | os.O_CREAT, 0o640)
+    name = "lock" if role == "control plane" else f"{role}.lock"
+    descriptor = os.open(data / name, os.O_RDWR | os.O_CREAT, 0o640)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
         os.close(descriptor)
-        detail = f"a control plane (process {holder}) runs on {data} already"
+        detail = f"a {role} (process {holder}) runs on {data} already"
         hint = "use that one, or name another folder: --data DIR"
         raise Unavailable(problem("dependency-unavailable", detail, hint=hint)) from error
     os.ftruncate(descriptor, 0)

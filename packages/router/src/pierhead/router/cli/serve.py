@@ -2,6 +2,7 @@
 
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,16 @@ from pierhead.protocol.cli.speak import tell
 from pierhead.router.config import DEFAULT_PORT, data_folder
 
 
+class Part(StrEnum):
+    """What can run in a process of its own."""
+
+    REGISTRY = "registry"
+
+
 def command(
+    only: Annotated[
+        Part | None, typer.Option(help="Run a part of it in this process, beside `pierhead serve`")
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes any", min=0, max=65535)] = DEFAULT_PORT,
     data: Annotated[Path | None, typer.Option(help="Where everything is kept")] = None,
@@ -34,6 +44,7 @@ def command(
     import pierhead.router.app  # noqa: F401, PLC0415 - says now what is not installed
 
     arguments = serve_arguments(data or data_folder(), host, port)
+    arguments += ["--only", only.value] if only else []
     arguments += ["--public-url", public_url] if public_url else []
     for network in behind_proxy or ():
         arguments += ["--behind-proxy", network]

@@ -3,19 +3,28 @@
 import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 import zstandard
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from pierhead.protocol.codec import DOCUMENT_BYTES_MAX, from_wire, to_wire
+from pierhead.protocol.errors import PierheadError
 from pierhead.protocol.problem import problem
 from pierhead.protocol.version import FENCE_HEADER, OFFSET_HEADER, PROTOCOL_HEADER, SPOKEN, Versions
 from pierhead.router.domain.errors import InvalidRequest, Refused, TooLarge, Unauthenticated
 from pierhead.router.domain.token import Attempt, Principal, require_attempt
-from pierhead.server.problems import problem_response, read_body
+from pierhead.server.problems import (
+    on_bug,
+    on_gone,
+    on_http_exception,
+    on_pierhead_error,
+    problem_response,
+    read_body,
+)
 
 T = TypeVar("T")
 Authenticate: TypeAlias = Callable[[Request], Awaitable[Principal]]
@@ -143,3 +152,12 @@ async def on_refused(_request: Request, error: Exception) -> Response:
     """Answer a refusal of the rules with its problem document."""
     assert isinstance(error, Refused)
     return problem_response(problem(error.slug, str(error), hint=error.hint, **error.members))
+
+
+EXCEPTION_HANDLERS: Final = {
+    Refused: on_refused,
+    PierheadError: on_pierhead_error,
+    HTTPException: on_http_exception,
+    ClientDisconnect: on_gone,
+    Exception: on_bug,
+}
