@@ -279,8 +279,8 @@ SCENES: Final[dict[str, Scene]] = {
         not_allowed, not_found, method_not_allowed, lease_lost, build_finished, key_reused,
         offset_mismatch, in_use, limit_reached, runner_name_taken, session_superseded,
         join_code_used, too_large, context_too_large, digest_mismatch, result_mismatch,
-        plan_unsupported, secret_argument, no_eligible_runner, rate_limited, internal_error, draining,
-        dependency_unavailable, storage_full,
+        plan_unsupported, secret_argument, no_eligible_runner, rate_limited, internal_error,
+        draining, dependency_unavailable, storage_full,
     )
 }  # fmt: skip
 # What the caller can do about it; all others are `Refused`, or `Unavailable` from 500 on.

@@ -14,6 +14,14 @@ StateName: TypeAlias = Literal["queued", "leased", "succeeded", "failed", "cance
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
 
+class ChildBuild(Struct, frozen=True, kw_only=True):
+    """One platform's build of a build for several."""
+
+    id: BuildId
+    platform: PlatformText
+    state: StateName
+
+
 class BuildView(Struct, frozen=True, kw_only=True):
     """One build. Times are RFC 3339 in UTC."""
 
@@ -41,6 +49,8 @@ class BuildView(Struct, frozen=True, kw_only=True):
     log_bytes: int = 0
     log_complete: bool | None = None  # of final builds: what came equals what the runner sent
     plan: Plan | None = None
+    parent: BuildId | None = None  # of a build for one of several platforms
+    children: tuple[ChildBuild, ...] = ()  # of a build for several platforms
 
 
 class BuildPage(Struct, frozen=True, kw_only=True):

@@ -89,6 +89,8 @@ class Submit(Struct, frozen=True, kw_only=True):
 
     project: ProjectName
     plan: Plan
+    # More than one would be a parent build with one child for each; this release refuses it.
+    platforms: Annotated[tuple[PlatformText, ...], Meta(max_length=4)] = ()
     context: ContextRef
     environment: EnvironmentName = "production"
     key: ReplayKey | None = None

@@ -74,6 +74,7 @@ class Submissions:
         require_project(principal, request.project, request.environment)
         if self.bells.draining:
             raise Draining("this control plane is stopping", retry_after_ms=DRAIN_RETRY_MS)
+        request = _for_one_platform(request)
         if request.plan.scan == "gate":
             hint = "leave it at report, or off"
             raise PlanUnsupported(
@@ -319,6 +320,22 @@ def visible(ledger: Ledger, principal: Principal, build_id: str) -> StoredBuild:
     if not candidates:
         raise NotFound(f"there is no build {build_id}", hint="list them: pierhead builds ls")
     return candidates[0]
+
+
+def _for_one_platform(request: Submit) -> Submit:
+    """Return the request with its one platform in the plan.
+
+    Raises:
+        PlanUnsupported: there are several.
+    """
+    wanted = {*request.platforms} | {request.plan.platform} - {None}
+    if len(wanted) > 1:
+        hint = f"submit one build for each of {', '.join(sorted(map(str, wanted)))}"
+        raise PlanUnsupported("a build is for one platform", hint=hint)
+    if not request.platforms:
+        return request
+    plan = msgspec.structs.replace(request.plan, platform=request.platforms[0])
+    return msgspec.structs.replace(request, plan=plan)
 
 
 def _without_secrets(request: Submit) -> tuple[Submit, Mapping[str, bytes]]:
