@@ -5,7 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from pierhead.protocol.archive import Kind
-from pierhead.protocol.client.pack import Packed, Source
+from pierhead.protocol.client.pack import FolderContent, Packed, Source
 from pierhead.protocol.tree import CHUNK_BYTES, Entry, order, pages_of
 
 
@@ -24,11 +24,10 @@ def described(files: Mapping[str, bytes], *, executable: bool = True) -> Packed:
         entries.append(Entry(name, Kind.FILE, executable, len(data), digests=digests))
     pages = pages_of(entries)
     return Packed(
-        root=Path("/nowhere"),
         digest=pages.tree.digest(),
         pages=pages.pages,
         files=len(entries),
         size_bytes=sum(map(len, contents.values())),
         sources=sources,
-        extra=contents,
+        content=FolderContent(Path("/nowhere"), contents),
     )

@@ -72,6 +72,8 @@ TABLE: dict[tuple[str, str], dict[str, Expected]] = {
     ("GET", "/ca.crt"): EVERYBODY,
     ("POST", "/api/runners/enroll"): EVERYBODY,
     ("GET", "/api/capabilities"): ANY_PROJECT,
+    ("POST", "/api/builds:run"): SUBMITTER,
+    ("PUT", "/api/builds:run"): SUBMITTER,
     ("POST", "/api/contexts"): SUBMITTER,
     ("POST", "/api/contexts/objects"): SUBMITTER,
     ("POST", "/api/builds"): SUBMITTER,
@@ -161,7 +163,8 @@ class Scene:
             body = b"[]"  # refused as a document, so that the attempt stays as it is
         async with self.house.http(self.tokens[who]) as http:
             query = {"project": "web", "name": "staging"} if "environments" in path else {}
-            query |= {"project": "web"} if path == "/api/contexts/objects" else {}
+            projects_query = path in {"/api/contexts/objects", "/api/builds:run"}
+            query |= {"project": "web"} if projects_query else {}
             return await http.request(method, filled, content=body, headers=headers, params=query)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from pierhead.protocol.client import upload as module
 from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.client.pack import FolderContent
 from pierhead.protocol.client.upload import Sent, upload
 from pierhead.protocol.errors import Invalid, PierheadError, Refused, Unavailable
 from pierhead.protocol.objects import BODY_BYTES_MAX, inside, objects_in
@@ -167,8 +168,7 @@ async def test_a_refusal_is_told() -> None:
 
 async def test_a_file_that_was_changed_meanwhile_ends_the_upload(tmp_path: Path) -> None:
     packed = described(FILES)
-    packed.extra.clear()
-    packed.root = tmp_path
+    packed.content = FolderContent(tmp_path, {})
     (tmp_path / "f000").write_bytes(b"another")
     with pytest.raises(Invalid, match="f000 was changed while it was packed"):
         await upload(cast("RouterClient", Store()), "web", packed)

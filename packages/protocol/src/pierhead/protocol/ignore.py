@@ -66,6 +66,11 @@ class Ignore:
         return any(pattern.may_fit_below(folder) for pattern in self._keeping)
 
 
+def kept_by_builders(dockerfile: str) -> frozenset[str]:
+    """Return what a build needs, whatever the ignore file says."""
+    return frozenset({".dockerignore", dockerfile, f"{dockerfile}.dockerignore"})
+
+
 def parse_ignore(lines: Iterable[str]) -> Ignore:
     """Return the patterns of a `.dockerignore`.
 

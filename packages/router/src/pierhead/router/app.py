@@ -29,6 +29,7 @@ from pierhead.router.adapters.folders import (
     secret_file,
     write_registry_login,
 )
+from pierhead.router.adapters.incoming import DiskIncoming
 from pierhead.router.adapters.logs import FileLogs
 from pierhead.router.adapters.process import HereProcess, runner_installed
 from pierhead.router.adapters.sql.ledger import SqlStore
@@ -53,9 +54,11 @@ from pierhead.router.http.routes import (
     openapi_route,
     project_endpoints,
     registry_routes,
+    run_endpoints,
     runner_endpoints,
     token_endpoints,
 )
+from pierhead.router.http.run import RunHandlers
 from pierhead.router.http.runners import RunnerHandlers
 from pierhead.router.http.welcome import WelcomeHandlers, welcome_routes
 from pierhead.router.ports import Clock, Entropy
@@ -73,6 +76,7 @@ from pierhead.router.services.intake import Intakes
 from pierhead.router.services.lifecycle import Lifecycle
 from pierhead.router.services.projects import Projects
 from pierhead.router.services.registry import Registry
+from pierhead.router.services.run import Runs
 from pierhead.router.services.runners import Runners, WayIn
 from pierhead.router.services.submit import Submissions
 from pierhead.router.services.sweep import EVERY_SECONDS, Sweep
@@ -223,6 +227,18 @@ def _compose(
                 authenticate=authenticate,
                 submissions=submissions,
                 again=Again(submissions=submissions, store=store, bells=bells, clock=clock),
+                events=events,
+            )
+        ),
+        *run_endpoints(
+            RunHandlers(
+                authenticate=authenticate,
+                runs=Runs(
+                    contexts=contexts,
+                    submissions=submissions,
+                    incoming=DiskIncoming(settings.data / "incoming"),
+                ),
+                submissions=submissions,
                 events=events,
             )
         ),

@@ -5,9 +5,10 @@ function changes is on the disk when `write` returns, or nothing of it is.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple, Protocol, TypeVar
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
 from pierhead.protocol.lease import Sealed
 from pierhead.protocol.plan import ContextRef, Submit
@@ -574,6 +575,18 @@ class ContextStore(Protocol):
 
     async def sweep(self) -> None:
         """Remove what nothing needs."""
+        ...
+
+
+class Incoming(Protocol):
+    """Where a tar is while it is looked at."""
+
+    def tar(self, body: AsyncIterator[bytes]) -> AbstractAsyncContextManager[BinaryIO]:
+        """Give a body, plain or as gzip or zstd, as a plain tar that can be read twice.
+
+        Raises:
+            Invalid: it is too large, or damaged.
+        """
         ...
 
 

@@ -8,7 +8,7 @@ checked out. What did not change since the last time is not read again.
 import hashlib
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
@@ -19,7 +19,7 @@ from pierhead.protocol.client.leftout import LeftOut, biggest, measured
 from pierhead.protocol.context import DEPTH_MAX, safe_parts
 from pierhead.protocol.digest import Digest
 from pierhead.protocol.errors import Invalid
-from pierhead.protocol.ignore import Ignore, parse_ignore
+from pierhead.protocol.ignore import Ignore, kept_by_builders, parse_ignore
 from pierhead.protocol.plan import CONTEXT_BYTES_MAX, CONTEXT_FILES_MAX
 from pierhead.protocol.problem import problem
 from pierhead.protocol.tree import CHUNK_BYTES, Pages, describe
@@ -38,19 +38,47 @@ class Source(NamedTuple):
     size: int
 
 
-@dataclass(slots=True)
-class Packed:
-    """A folder, described."""
+@dataclass(frozen=True, slots=True)
+class FolderContent:
+    """Reads chunks of files in a folder, and of those that come on top of it."""
 
     root: Path
+    extra: Mapping[bytes, bytes]
+
+    def __call__(self, source: Source) -> bytes:
+        """Return a chunk as it is now.
+
+        Raises:
+            Invalid: its file is gone, or cannot be read.
+        """
+        if source.name in self.extra:
+            return self.extra[source.name][source.offset : source.offset + source.size]
+        try:
+            descriptor = os.open(os.path.join(os.fsencode(self.root), source.name), _OPEN)
+            try:
+                return os.pread(descriptor, source.size, source.offset)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise _unreadable(source.name, error) from error
+
+
+@dataclass(slots=True)
+class Packed:
+    """A context, described."""
+
     digest: Digest  # of the tree
     pages: list[bytes]
     files: int
     size_bytes: int  # of all files
     sources: dict[bytes, Source]  # by the digest of a chunk
-    extra: dict[bytes, bytes]  # files that are not in the folder
+    content: Callable[[Source], bytes]
     left_out: list[LeftOut] = field(default_factory=list)  # the topmost of each, largest first
     warnings: list[str] = field(default_factory=list)
+
+    def described(self) -> list[tuple[bytes, bytes]]:
+        """Return the digest and the bytes of each page, in order."""
+        return [(hashlib.sha256(page).digest(), page) for page in self.pages]
 
     def read(self, digest: bytes) -> bytes:
         """Return a chunk.
@@ -59,17 +87,7 @@ class Packed:
             Invalid: its file was changed since it was described.
         """
         source = self.sources[digest]
-        if source.name in self.extra:
-            return self.extra[source.name][source.offset : source.offset + source.size]
-        path = os.path.join(os.fsencode(self.root), source.name)
-        try:
-            descriptor = os.open(path, _OPEN)
-            try:
-                data = os.pread(descriptor, source.size, source.offset)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise _unreadable(source.name, error) from error
+        data = self.content(source)
         if hashlib.sha256(data).digest() != digest:
             raise _changed(source.name)
         return data
@@ -107,13 +125,12 @@ def pack(
     if walk.too_large:
         raise walk.refusal()
     return Packed(
-        root=root,
         digest=walk.pages.tree.digest(),
         pages=walk.pages.pages,
         files=walk.files,
         size_bytes=walk.size,
         sources=walk.sources,
-        extra={os.fsencode(name): data for name, data in extra.items()},
+        content=FolderContent(root, {os.fsencode(name): data for name, data in extra.items()}),
         left_out=measured(os.fsencode(root), walk.left_out),
         warnings=walk.warnings,
     )
@@ -125,7 +142,7 @@ class _Walk:
     def __init__(self, ignore: Ignore, dockerfile: str, known: Known, limit_bytes: int) -> None:
         self._ignore = ignore
         # The builder needs them, whatever the ignore file says.
-        self._always = {".dockerignore", dockerfile, f"{dockerfile}.dockerignore"}
+        self._always = kept_by_builders(dockerfile)
         self._known = known
         self._limit_bytes = limit_bytes
         self._depth = 0

@@ -7,7 +7,6 @@ what is missing then, so going on and beginning are the same.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Final, TypeVar
 
 from pierhead.protocol.client.client import RouterClient
@@ -47,12 +46,8 @@ async def upload(
         PierheadError: the control plane refuses it, or was away for a minute.
         Invalid: a file was changed since it was packed.
     """
-    pages = {sha256(page).digest(): page for page in packed.pages}
-    offer = ContextOffer(
-        project=project,
-        digest=packed.digest,
-        pages=b"".join(sha256(page).digest() for page in packed.pages),
-    )
+    pages = dict(packed.described())
+    offer = ContextOffer(project=project, digest=packed.digest, pages=b"".join(pages))
     course = _Course(client, project, packed, pages, progress)
     while True:
         state = await _patiently(lambda: client.offer_context(offer))

@@ -69,6 +69,7 @@ from pierhead.router.http.builds import BuildHandlers
 from pierhead.router.http.contexts import ContextHandlers
 from pierhead.router.http.projects import ProjectHandlers, TokenHandlers
 from pierhead.router.http.registry import RegistryHandlers
+from pierhead.router.http.run import JSON_LINES, PARAMETERS, RunHandlers
 from pierhead.router.http.runners import RunnerHandlers
 from pierhead.server.endpoint import Bytes, Endpoint, Parameter, Stream, Who
 from pierhead.server.openapi import openapi
@@ -109,6 +110,20 @@ def build_endpoints(of: BuildHandlers) -> list[Endpoint]:
         Endpoint(method="POST", path=f"{build}/cancel", handler=of.cancel, who=who, body=CancelRequest, answer=BuildView, summary="Ask for it to be cancelled"),
         Endpoint(method="POST", path=f"{build}/rerun", handler=of.rerun, who=who, body=Rerun, answer=BuildView, summary="Submit it again, same plan and context"),
         Endpoint(method="POST", path=f"{build}/run-here", handler=of.run_here, who=who, answer=BuildView, summary="Let this machine take it, though it waits for others"),
+    ]
+    # fmt: on
+
+
+def run_endpoints(of: RunHandlers) -> list[Endpoint]:
+    """Return the whole build in one call."""
+    tar, lines = (
+        Bytes(media_type="application/x-tar"),
+        Stream(document=Event, media_type=JSON_LINES),
+    )
+    # fmt: off
+    return [
+        Endpoint(method="POST", path="/api/builds:run", handler=of.run, who="submitter", body=tar, answer=lines, parameters=PARAMETERS, summary="A tar in, events out"),
+        Endpoint(method="PUT", path="/api/builds:run", handler=of.run, who="submitter", body=tar, answer=lines, parameters=PARAMETERS, summary="The same, for curl -T"),
     ]
     # fmt: on
 
