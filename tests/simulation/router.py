@@ -29,6 +29,7 @@ from pierhead.router.services.identity import Identity
 from pierhead.router.services.intake import Intakes
 from pierhead.router.services.lifecycle import Lifecycle, attempt_name
 from pierhead.router.services.runners import Runners, WayIn
+from pierhead.router.services.steps import Steps
 from pierhead.router.services.submit import Submissions
 from pierhead.router.services.sweep import Sweep
 
@@ -93,6 +94,7 @@ class Router:
         self.attempts = Attempts(
             store=store,
             intakes=Intakes(logs),
+            steps=Steps(store=store, lifecycle=lifecycle, logs=logs, clock=clock),
             vault=vault,
             lifecycle=lifecycle,
             bells=bells,

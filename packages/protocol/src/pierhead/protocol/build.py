@@ -131,6 +131,16 @@ class PhaseChanged(Struct, frozen=True, kw_only=True, tag="phase", tag_field="ev
     phase: Phase
 
 
+class Step(Struct, frozen=True, kw_only=True, tag="step", tag_field="event"):
+    """A step of the Dockerfile began or ended: "3/9 RUN pnpm build"."""
+
+    cursor: str
+    name: str
+    state: Literal["started", "cached", "done", "failed"]
+    at: str  # RFC 3339
+    took_ms: int | None = None  # of steps that ended
+
+
 class Log(Struct, frozen=True, kw_only=True, tag="log", tag_field="event"):
     """Bytes of the log, from `offset` on. `data` is base64 on the wire: logs are not text."""
 
@@ -181,6 +191,7 @@ Event: TypeAlias = (
     Queued
     | Started
     | PhaseChanged
+    | Step
     | Log
     | Requeued
     | FellBack

@@ -78,6 +78,7 @@ from pierhead.router.services.projects import Projects
 from pierhead.router.services.registry import Registry
 from pierhead.router.services.run import Runs
 from pierhead.router.services.runners import Runners, WayIn
+from pierhead.router.services.steps import Steps
 from pierhead.router.services.submit import Submissions
 from pierhead.router.services.sweep import EVERY_SECONDS, Sweep
 from pierhead.router.services.tokens import Tokens
@@ -205,6 +206,7 @@ def _compose(
         read_blob=lambda digest: blobs.read(digest, CONFIG_BYTES_MAX),
         vault=vault,
         intakes=Intakes(logs),
+        steps=Steps(store=store, lifecycle=lifecycle, logs=logs, clock=clock),
     )
     runners = Runners(
         store=store,

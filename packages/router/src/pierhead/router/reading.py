@@ -19,6 +19,7 @@ from pierhead.router.events import (
     Queued,
     Requeued,
     Started,
+    Step,
 )
 from pierhead.router.image import (
     Artifact,
@@ -65,6 +66,9 @@ def event_of(told: wire.Event) -> Event | None:
             if phase not in _MOVING:
                 return None
             return Progress(phase=_MOVING[phase], done_bytes=0, total_bytes=None, cursor=cursor)
+        case wire.Step():
+            took = timedelta(milliseconds=told.took_ms) if told.took_ms is not None else None
+            return Step(name=told.name, state=told.state, took=took, cursor=cursor)
         case wire.Log():
             return Log(data=told.data, offset=told.offset, cursor=cursor)
         case wire.Requeued():

@@ -65,6 +65,8 @@ class Story:
                 self._tell(f"where     {runner}   {', '.join(_place(event))}")
             case wire.Log(data=data):
                 self._hear_log(data)
+            case wire.Step():
+                pass  # the log says so
             case wire.PhaseChanged():
                 pass  # a phase is over sooner than its last lines of log are here
             case wire.Requeued(reason=reason):

@@ -31,6 +31,7 @@ from pierhead.router.services.bells import Bells
 from pierhead.router.services.images import check_image
 from pierhead.router.services.intake import Intake, Intakes, patterns_of, without_secrets
 from pierhead.router.services.lifecycle import Lifecycle, announce, attempt_name
+from pierhead.router.services.steps import Ended, Steps
 
 # Looking for secrets in so much takes a millisecond, and a thread as long to be woken.
 SMALL_PART_BYTES: Final = 8 * 1024
@@ -50,6 +51,7 @@ class Attempts:
     read_blob: Callable[[str], bytes]
     vault: Vault
     intakes: Intakes
+    steps: Steps
     # Two parts of one log may arrive at once; their sizes must not be looked at in between.
     writing: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
@@ -129,6 +131,7 @@ class Attempts:
             await self._keep(
                 await self._intake(stored, fence), stored.id, fence, size, data[known:]
             )
+            await self.steps.note(stored.id, fence, size)
             self.bells.changed(stored.id)
         return max(size - prefix, offset + len(data))
 
@@ -210,6 +213,9 @@ class Attempts:
                 forged = mismatch
                 failure = Failure(cause="integrity", message=f"{FORGED}: {mismatch}"[:1000])
                 envelope = Envelope(outcome="failed", failure=failure)
+        if envelope.outcome != "cancelled":
+            ended: Ended = "done" if envelope.outcome == "succeeded" else "failed"
+            self.steps.end(ledger, stored, ended, now)
         command = machine.Report(attempt.fence, envelope.outcome, result)
         published = envelope.outcome == "succeeded" and stored.build.cancel is None
         digest = envelope.manifest_digest if published else None

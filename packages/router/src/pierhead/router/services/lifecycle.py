@@ -51,13 +51,17 @@ class Lifecycle:
             self.record(ledger, after, wire.Finished(cursor="", build=view_of(after)))
         return after
 
-    def record(self, ledger: Ledger, stored: StoredBuild, event: wire.Event) -> None:
-        """Keep an event, with how far the log was when it happened."""
+    def record(
+        self, ledger: Ledger, stored: StoredBuild, event: wire.Event, *, at: int | None = None
+    ) -> None:
+        """Keep an event, with how far the log was when it happened; none: as far as it is now."""
         fence = stored.build.fence
+        if at is None:
+            at = self.logs.size(stored.id, fence) if fence else 0
         ledger.add_event(
             stored.id,
             fence=fence,
-            log_size=self.logs.size(stored.id, fence) if fence else 0,
+            log_size=at,
             kind=str(event.__struct_config__.tag),
             payload=msgspec.json.encode(event),
         )

@@ -3,7 +3,7 @@
 import hmac
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -259,8 +259,9 @@ class Submissions:
                 since=now,
             )
             facts = all_facts(ledger, now)
-            rejections, eligible = explain(facts, wanted)
             judged = waiting.judge(wanted, patience, facts, now=now, policy=self.waiting)
+            at_once_here = isinstance(judged, waiting.Here)
+            rejections, eligible = explain(facts, replace(wanted, here_allowed=at_once_here))
             return Why(
                 wants=_wants(wanted),
                 rejections=rejections,
