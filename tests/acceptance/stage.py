@@ -177,7 +177,7 @@ class Stage:
                     return True
             return False
 
-        await eventually(answers, within=20, what=f"{self.url} answers")
+        await eventually(answers, within=60, what=f"{self.url} answers")
 
     async def join(self, name: str, *, port: int | None = None) -> Service:
         """Let a runner join, and start it; `port` is what it takes for the control plane's."""
@@ -200,7 +200,7 @@ class Stage:
                 runners = (await owner.capabilities()).runners
             return any(runner.name == name and runner.online for runner in runners)
 
-        await eventually(online, within=20, what=f"runner {name} is online")
+        await eventually(online, within=60, what=f"runner {name} is online")
         return service
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

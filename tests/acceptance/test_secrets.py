@@ -187,6 +187,24 @@ async def test_a_secret_in_the_environment_of_the_command_is_not_passed_on(
     assert hunt.found == set()
 
 
+async def test_the_search_sees_into_layers_configurations_and_contexts(
+    tmp_path: Path, folder: Path, value: bytes, source: str
+) -> None:
+    step = f"{MOUNT} cp /run/secrets/npm /copied\nENV ONE={value.hex()}"
+    hunt = Hunt(value)
+    async with scene(tmp_path) as on:
+        good = await build(on, folder, step, source)
+        assert good.returncode == 0, good.stderr
+        pull(on, good.stdout.strip(), tmp_path / "pulled")
+        (folder / "Dockerfile").unlink()
+        hunt.look_below(tmp_path)
+
+    pulled = {found for found in hunt.found if "/pulled/blobs/" in found}
+    assert len(pulled) == 2, hunt.found  # the layer with the file, and the configuration
+    assert any("/slot-0/storage/overlay/" in found for found in hunt.found)  # the runner's cache
+    assert any("/data/blobs/" in found for found in hunt.found)  # registry, and packed context
+
+
 @dataclass(frozen=True)
 class Leak:
     """A mistake: in `file` of a package, `old` became `new`; and where the search must find it."""
@@ -210,12 +228,20 @@ LEAKS = [
         "secrets_mac=str(secrets)",
         ("column router_builds.secrets_mac",),
     ),
-    Leak(  # buildah is given them by its environment, and that by a command line
+    Leak(  # buildah is given them by its environment, and that by a shell's command line
         "runner/adapters/buildah.py",
         "await start_in(entrances, command,",
-        'await start_in(entrances, ["env", *(f"{k}={v.decode()}" for k, v in secrets.items()),'
-        " *command],",
+        "await start_in(entrances, ["
+        '"env", *(f"{k}={v.decode()}" for k, v in secrets.items()), '
+        """"sh", "-c", 'values=$1; shift; "$@"; exit $?', "sh", str(secrets), *command],""",
         ("cmdline of a process", "environ of a process"),
+    ),
+    Leak(  # they are in a temporary file
+        "runner/adapters/buildah.py",
+        "process.stdin.write(msgspec.json.encode(secrets))",
+        "process.stdin.write(msgspec.json.encode(secrets));"
+        ' Path(os.environ["TMPDIR"], "given").write_bytes(msgspec.json.encode(secrets))',
+        ("tmp/given",),
     ),
     Leak(  # buildah copies them to the disk
         "runner/adapters/buildah.py",
