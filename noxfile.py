@@ -14,7 +14,7 @@ BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parent
 OURS = ["packages", "tests", "tools", "benchmarks", "noxfile.py"]
 FAST = ["types", "lint", "unit", "simulation", "mutants"]
-SLOW = ["contract", "packaging", "integration", "acceptance"]
+SLOW = ["contract", "packaging", "integration", "rights", "acceptance"]
 
 nox.options.default_venv_backend = "none"
 nox.options.sessions = ["check"]
@@ -60,6 +60,12 @@ def simulation(session: nox.Session) -> None:
 def mutants(session: nox.Session) -> None:
     """Break the rules one by one; the simulator has to notice each."""
     run(session, "python", "tools/mutants.py", *session.posargs)
+
+
+@nox.session
+def rights(session: nox.Session) -> None:
+    """Take out the checks of tokens one by one; the token matrix has to notice each."""
+    run(session, "python", "tools/mutants.py", "--rights", *session.posargs)
 
 
 @nox.session

@@ -1,8 +1,9 @@
-"""Break the router's rules one by one: the simulation has to notice each.
+"""Break the router's rules one by one: the simulation, or the token matrix, has to notice each.
 
-A simulation that finds nothing may be blind. Each mutant here is a small, plausible mistake; its
-text is changed in a copy of the router's package, and the seeds run against the copy until one
-fails. A mutant that survives, or whose text is not in the code any more, is an error.
+A check that finds nothing may be blind. Each mutant here is a small, plausible mistake; its text
+is changed in a copy of the router's package, and the seeds run against the copy until one fails,
+or, with `--rights`, the part of the token matrix that the mistake would let through. A mutant that
+survives, or whose text is not in the code any more, is an error.
 """
 
 import argparse
@@ -29,15 +30,29 @@ failure = first_failure(range(int(sys.argv[2])))
 print(failure or "")
 """
 
+ASK: Final = """
+import importlib.util
+import sys
+import pytest
+found = importlib.util.find_spec("pierhead.router")
+assert found.origin.startswith(sys.argv[1]), "the copy is not what runs"
+matrix = "tests/integration/router/test_token_matrix.py::" + sys.argv[2]
+found = pytest.main(["-q", "-x", "--tb=short", "-p", "no:cacheprovider", matrix])
+sys.exit(found if found in {0, 1} else 99)
+"""
+OF_API: Final = "test_every_token_opens_what_its_row_says_and_nothing_else[leased]"
+OF_REGISTRY: Final = "test_every_token_opens_of_the_registry_what_its_row_says[leased]"
+
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One mistake: in `file`, `old` became `new`."""
+    """One mistake: in `file`, `old` became `new`. `asked`: the test of the matrix that sees it."""
 
     name: str
     file: str
     old: str
     new: str
+    asked: str = ""
 
 
 MUTANTS: Final = [
@@ -213,6 +228,65 @@ MUTANTS: Final = [
     ),
 ]
 
+RIGHTS: Final = [
+    Mutant(
+        "another project's builds are seen",
+        "services/submit.py",
+        "        project, environment = holder.project, holder.environment\n    exact",
+        "        project, environment = None, None\n    exact",
+        OF_API,
+    ),
+    Mutant(
+        "whoever may look may change something",
+        "domain/token.py",
+        "    if not principal.write:\n",
+        "    if False:\n",
+        OF_API,
+    ),
+    Mutant(
+        "a token that ended opens",
+        "domain/credential.py",
+        "    if ends is not None and now >= ends:\n        detail",
+        "    if False:\n        detail",
+        OF_API,
+    ),
+    Mutant(
+        "a token that was revoked opens",
+        "domain/credential.py",
+        "    if credential.revoked_at is not None:\n        detail",
+        "    if False:\n        detail",
+        OF_API,
+    ),
+    Mutant(
+        "whoever has a token makes more",
+        "services/tokens.py",
+        "        require_owner(principal)\n        assert isinstance(principal, Owner)\n",
+        "        principal = Owner()\n",
+        OF_API,
+    ),
+    Mutant(
+        "what somebody made up is an earlier attempt",
+        "services/identity.py",
+        "        if not bears_seal(self.key, token, build_id, fence):\n",
+        "        if False:\n",
+        OF_API,
+    ),
+    Mutant(
+        "another project's images are pulled",
+        "domain/rights.py",
+        "        return principal.project == repository\n",
+        "        return True\n",
+        OF_REGISTRY,
+    ),
+    Mutant(
+        "a token that reads pushes",
+        "domain/rights.py",
+        "            return project == repository and write and environment is None\n",
+        "            return project == repository\n",
+        OF_REGISTRY,
+    ),
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -228,7 +302,7 @@ class Outcome:
 
 
 def try_mutant(mutant: Mutant) -> Outcome:
-    """Run the seeds against a copy with one mistake in it."""
+    """Run what has to notice it against a copy with one mistake in it."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pierhead-mutant-") as folder:
         copy = Path(folder) / "pierhead/router"
@@ -237,29 +311,51 @@ def try_mutant(mutant: Mutant) -> Outcome:
         if source.count(mutant.old) != 1:
             raise SystemExit(f"{mutant.name}: its text is not once in {mutant.file}")
         (copy / mutant.file).write_text(source.replace(mutant.old, mutant.new))
-        done = subprocess.run(
-            [sys.executable, "-c", HUNT, folder, str(SEEDS)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": folder},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-    return Outcome(mutant, done.stdout.strip(), time.monotonic() - began)
+        noticed = _asked(mutant, folder) if mutant.asked else _hunted(folder)
+    return Outcome(mutant, noticed, time.monotonic() - began)
+
+
+def _hunted(folder: str) -> str:
+    """Return what the simulation found in the copy."""
+    done = _run([HUNT, folder, str(SEEDS)], folder)
+    done.check_returncode()
+    return done.stdout.strip()
+
+
+def _asked(mutant: Mutant, folder: str) -> str:
+    """Return what the token matrix found in the copy."""
+    done = _run([ASK, folder, mutant.asked], folder)
+    if done.returncode not in {0, 1}:
+        raise SystemExit(f"{mutant.name}: the matrix did not run:\n{done.stdout}")
+    found = [line for line in done.stdout.splitlines() if line.startswith("E  ")]
+    return found[0].removeprefix("E  ").strip() if done.returncode and found else ""
+
+
+def _run(arguments: list[str], folder: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": folder},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
 
 
 def main() -> int:
     """Try all mutants, or those whose names hold a word; 0 when each was noticed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("word", nargs="?", default="")
-    word = parser.parse_args().word
+    parser.add_argument("--rights", action="store_true", help="those of the token matrix")
+    arguments = parser.parse_args()
+    mutants = RIGHTS if arguments.rights else MUTANTS
     survivors = 0
     with ThreadPoolExecutor(2) as lanes:
-        for outcome in lanes.map(try_mutant, [m for m in MUTANTS if word in m.name]):
+        for outcome in lanes.map(try_mutant, [m for m in mutants if arguments.word in m.name]):
             print(outcome, flush=True)
             survivors += not outcome.failure
     if survivors:
-        print(f"{survivors} mutants survived: the simulation does not see them", file=sys.stderr)
+        print(f"{survivors} mutants survived: what should see them is blind", file=sys.stderr)
     return 1 if survivors else 0
 
 

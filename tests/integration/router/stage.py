@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import io
 import itertools
@@ -86,6 +87,11 @@ class House:
         client = RouterClient(self.url, token=token)
         self._open.push_async_callback(client.close)
         return client
+
+    @functools.cached_property
+    def nobody(self) -> httpx.AsyncClient:
+        """One client for many requests, each with what it says of itself."""
+        return self.http(None)
 
     def http(self, token: str | None) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {token}"} if token else {}

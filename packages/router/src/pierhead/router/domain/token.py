@@ -27,6 +27,7 @@ PROJECT_PREFIX: Final = "php_"
 RUNNER_PREFIX: Final = "phr_"
 BUILD_PREFIX: Final = "phb_"
 PULL_PREFIX: Final = "phl_"
+_SEAL_LENGTH: Final = 22  # 132 bits
 _LOGIN: Final = "use a token of the owner or of a project: pierhead login URL"
 
 
@@ -96,9 +97,23 @@ def token_hash(token: str) -> str:
 
 
 def build_token(key: bytes, build_id: str, fence: int, request_id: str) -> str:
-    """Return the token of one attempt: `phb_<build>.<fence>.<mac>`."""
+    """Return the token of one attempt: `phb_<build>.<fence>.<mac>.<seal>`."""
     secret = derived_secret(key, "build", build_id, str(fence), request_id)
-    return f"{BUILD_PREFIX}{build_id}.{fence}.{secret}"
+    return f"{BUILD_PREFIX}{build_id}.{fence}.{secret}.{_seal(key, build_id, fence)}"
+
+
+def bears_seal(key: bytes, token: str, build_id: str, fence: int) -> bool:
+    """Say whether this installation once gave out a token for the attempt, and this may be it.
+
+    The request of an attempt that is over is forgotten, so its token cannot be derived again. The
+    seal still can, and tells it from what somebody made up.
+    """
+    seal = token.rpartition(".")[2]
+    return hmac.compare_digest(_seal(key, build_id, fence).encode(), seal.encode())
+
+
+def _seal(key: bytes, build_id: str, fence: int) -> str:
+    return derived_secret(key, "attempt", build_id, str(fence))[:_SEAL_LENGTH]
 
 
 def derived_secret(key: bytes, *parts: str) -> str:

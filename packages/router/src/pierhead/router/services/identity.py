@@ -15,6 +15,7 @@ from pierhead.router.domain.token import (
     Principal,
     ProjectHolder,
     Runner,
+    bears_seal,
     build_token,
     parse_build_token,
     parse_pull_token,
@@ -99,9 +100,9 @@ class Identity:
     async def _attempt(self, token: str) -> Attempt:
         build_id, fence = parse_build_token(token)
         stored = await self.store.read(lambda ledger: ledger.build(build_id))
-        # Tokens of earlier attempts cannot be derived any more: their request is forgotten. They
-        # are told apart from nonsense only by their fence, which gives away nothing.
         if stored is None or stored.last_request is None or fence > stored.build.fence:
+            raise unknown()
+        if not bears_seal(self.key, token, build_id, fence):
             raise unknown()
         if fence == stored.build.fence:
             expected = build_token(self.key, build_id, fence, stored.last_request)
