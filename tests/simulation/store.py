@@ -387,7 +387,7 @@ class MemoryLedger:
         return len(old[:limit])
 
     def unlinked(self, digests: Sequence[str]) -> Sequence[str]:
-        needed = {name[1] for name in [*self.blobs_, *self.contexts_]}
+        needed = {name[1] for name in self.blobs_}
         return [digest for digest in digests if digest not in needed]
 
     def publish(self, repository: str, pending: str) -> None:

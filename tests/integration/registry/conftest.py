@@ -14,7 +14,6 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.routing import Route
 
 from pierhead.router.adapters.clock import SystemClock
 from pierhead.router.adapters.entropy import SystemEntropy
@@ -23,6 +22,7 @@ from pierhead.router.domain.errors import Unauthenticated
 from pierhead.router.domain.token import Attempt, Owner, Principal, ProjectHolder, Runner
 from pierhead.router.http.registry import RegistryHandlers
 from pierhead.router.http.requests import token_of
+from pierhead.router.http.routes import registry_routes
 from pierhead.router.services.registry import Registry
 from pierhead.server.blobs import BlobStore
 from pierhead.server.connection import Connection
@@ -105,13 +105,7 @@ async def serving(folder: Path, data: Path) -> AsyncIterator[Served]:
         ),
         realm=f"http://127.0.0.1:{port}/v2/token",
     )
-    methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
-    app = Starlette(
-        routes=[
-            Route("/v2/token", handlers.token),
-            Route("/v2/{path:path}", handlers.dispatch, methods=methods),
-        ]
-    )
+    app = Starlette(routes=registry_routes(handlers))
     config = uvicorn.Config(
         app, lifespan="off", log_config=None, ws="none", loop="none", http=Connection
     )

@@ -28,9 +28,66 @@ async def test_the_token_call_gives_back_a_good_password_as_bearer(served: Serve
     async with httpx.AsyncClient(auth=("me", "shop")) as basic:
         answer = await basic.get(f"http://{served.host}/v2/token?service=pierhead&scope=x")
         assert answer.json() == {"token": "shop", "expires_in": 300}
+        assert answer.headers["cache-control"] == "no-store"
         assert (await basic.get(f"http://{served.host}/v2/")).status_code == 200
     async with httpx.AsyncClient(auth=("me", "wrong")) as wrong:
         assert (await wrong.get(f"http://{served.host}/v2/token")).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "scope"),
+    [
+        ("GET", f"{SHOP}/manifests/v1", f"repository:{SHOP}:pull"),
+        ("HEAD", f"{SHOP}/blobs/sha256:00", f"repository:{SHOP}:pull"),
+        ("POST", f"{SHOP}/blobs/uploads/", f"repository:{SHOP}:pull,push"),
+        ("PUT", f"{SHOP}/manifests/v1", f"repository:{SHOP}:pull,push"),
+        ("DELETE", f"{SHOP}/manifests/v1", f"repository:{SHOP}:delete"),
+    ],
+)
+async def test_the_challenge_says_what_the_token_has_to_be_good_for(
+    served: Served, method: str, path: str, scope: str
+) -> None:
+    async with httpx.AsyncClient() as nobody:
+        answer = await nobody.request(method, f"http://{served.host}/v2/{path}")
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"].endswith(f',scope="{scope}"')
+        odd = await nobody.get(f'http://{served.host}/v2/a%22,b="c/manifests/v1')
+        assert "scope" not in odd.headers["www-authenticate"]
+
+
+async def test_one_token_is_good_for_all_that_its_holder_may_in_both_scopes(
+    served: Served,
+) -> None:
+    scopes = {"scope": [f"repository:{SHOP}:pull", f"repository:{BLOG}:pull,push"]}
+    async with served.client("shop") as shop:
+        await push_blob(shop, SHOP, b"layer")
+    async with httpx.AsyncClient(auth=("me", "owner")) as basic:
+        answer = await basic.get(f"http://{served.host}/v2/token", params=scopes)
+    async with served.client(answer.json()["token"]) as client:
+        query = {"mount": digest_of(b"layer"), "from": SHOP}
+        mounted = await client.post(f"/v2/{BLOG}/blobs/uploads/", params=query)
+        assert mounted.status_code == 201
+    async with httpx.AsyncClient(auth=("me", "blog")) as basic:
+        answer = await basic.get(f"http://{served.host}/v2/token", params=scopes)
+    async with served.client(answer.json()["token"]) as client:
+        assert (await client.get(f"/v2/{SHOP}/blobs/{digest_of(b'layer')}")).status_code == 404
+
+
+async def test_the_token_call_takes_a_form_too(served: Served) -> None:
+    url = f"http://{served.host}/v2/token"
+    form = {"grant_type": "password", "username": "me", "password": "shop", "service": "pierhead"}
+    async with httpx.AsyncClient() as client:
+        answer = (await client.post(url, data=form)).json()
+        assert answer == {"access_token": "shop", "token_type": "Bearer", "expires_in": 300}
+        offline = (await client.post(url, data={**form, "access_type": "offline"})).json()
+        again = {"grant_type": "refresh_token", "refresh_token": offline["refresh_token"]}
+        assert (await client.post(url, data=again)).json()["access_token"] == "shop"
+        for wrong in ({**form, "password": "x"}, {}, {"grant_type": "refresh_token"}):
+            refused = await client.post(url, data=wrong)
+            assert (refused.status_code, code(refused)) == (401, "UNAUTHORIZED")
+        odd = await client.post(url, content="password=\xff\u2028".encode())
+        assert odd.status_code == 401
+        assert (await client.post(url, content=bytes(20_000))).status_code == 413
 
 
 async def test_a_runners_credential_opens_nothing(served: Served) -> None:

@@ -221,7 +221,7 @@ class Images(Protocol):
         ...
 
     def unlinked(self, digests: Sequence[str]) -> Sequence[str]:
-        """Return those that nothing needs: no repository, no context."""
+        """Return those that no repository links."""
         ...
 
 

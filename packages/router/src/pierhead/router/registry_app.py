@@ -33,6 +33,7 @@ from pierhead.server.log import configure, get_logger
 from pierhead.server.serve import Service, serve
 
 TIDY_SECONDS: Final = 60.0
+NICENESS: Final = 10  # a heartbeat goes before a layer, on a machine that has no time for both
 log = get_logger()
 
 
@@ -112,4 +113,5 @@ def main(settings: Settings) -> None:
     """Serve the registry in this process until a signal comes."""
     configure()
     sys.setswitchinterval(0.0002)  # as the control plane does: threads hand work to each other
+    os.nice(NICENESS)
     uvloop.run(run(settings))

@@ -5,7 +5,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -38,6 +38,8 @@ _RANGE: Final = re.compile(r"(?:bytes[= ])?(\d{1,15})-(\d{1,15})\Z")
 _DIGEST_HEADER: Final = "Docker-Content-Digest"
 _PAGE_MAX: Final = 10_000
 _BLOB: Final = "application/octet-stream"
+_FORM_BYTES_MAX: Final = 16 * 1024
+_REPOSITORY: Final = re.compile(r"/v2/(?P<name>.+)/(?:blobs|manifests|tags|referrers)/")
 # distribution-spec, "Error Codes".
 _CODES: Final = {
     "unauthenticated": "UNAUTHORIZED",
@@ -93,13 +95,32 @@ class RegistryHandlers:
     realm: str
 
     async def token(self, request: Request) -> Response:
-        """`GET /v2/token`: whoever has one of our tokens as a password gets it as a bearer."""
+        """`GET /v2/token`: whoever has one of our tokens as a password gets it as a bearer.
+
+        What may be done with it is decided at each use, so all scopes that are asked for in one
+        request are one answer, and none is no more than a login.
+        """
         try:
             await self.authenticate(request)
+            return _token_answer({"token": token_of(request)})
         except Refused as error:
             return self._refusal(request, error)
-        body = json.dumps({"token": token_of(request), "expires_in": 300})
-        return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
+
+    async def token_by_form(self, request: Request) -> Response:
+        """`POST /v2/token`: the same, as OAuth 2 clients ask for it (docker, containerd)."""
+        try:
+            said = parse_qs((await read_body(request, _FORM_BYTES_MAX)).decode("ascii", "replace"))
+            grant = said.get("grant_type", ["password"])[0]
+            found = said.get("refresh_token" if grant == "refresh_token" else "password", [""])[0]
+            await self.authenticate(_with_token(request, found))
+            answer = {"access_token": found, "token_type": "Bearer"}
+            if grant == "refresh_token" or said.get("access_type") == ["offline"]:
+                answer["refresh_token"] = found
+            return _token_answer(answer)
+        except Refused as error:
+            return self._refusal(request, error)
+        except PierheadError as error:
+            return self._error(request, error.problem.slug, str(error))
 
     async def dispatch(self, request: Request) -> Response:
         """Everything below `/v2/`: repository names have slashes, so the path is taken apart."""
@@ -131,7 +152,9 @@ class RegistryHandlers:
             code = code or next((code for part, code in _UNKNOWN if part in path), None)
         code = code or _CODES.get(slug, "UNKNOWN")
         if status == 401:
-            headers["WWW-Authenticate"] = f'Bearer realm="{self.realm}",service="pierhead"'
+            headers["WWW-Authenticate"] = (
+                f'Bearer realm="{self.realm}",service="pierhead"{_scope_of(request)}'
+            )
         if status == 416:
             headers = {"Location": path, "Range": _range(int(str(detail["next_offset"])))}
         errors = {"errors": [{"code": code, "message": text, "detail": detail}]}
@@ -322,6 +345,28 @@ def _route(method: str, path: str) -> tuple[Endpoint, str, str]:
             raise MethodNotAllowed(f"{method} is not for /v2/{path[:140]}")
         return endpoints[method], name, found["rest"]
     raise NotFound(f"there is nothing at /v2/{path[:140]}")
+
+
+def _token_answer(found: dict[str, str]) -> Response:
+    body = json.dumps({**found, "expires_in": 300})
+    return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+def _with_token(request: Request, token: str) -> Request:
+    """Return a request that carries a token, instead of what it came with."""
+    others = [pair for pair in request.scope["headers"] if pair[0] != b"authorization"]
+    bearer = (b"authorization", b"Bearer " + token.encode("latin-1", "replace"))
+    return Request({**request.scope, "headers": [*others, bearer]})
+
+
+def _scope_of(request: Request) -> str:
+    """Return what a challenge says that a token has to be good for."""
+    found = _REPOSITORY.match(request.url.path)
+    if found is None or not _NAME.match(found["name"]):
+        return ""
+    actions = {"GET": "pull", "HEAD": "pull", "DELETE": "delete"}
+    wanted = actions.get(request.method, "pull,push")
+    return f',scope="repository:{found["name"]}:{wanted}"'
 
 
 def _digest(text: str) -> str:

@@ -210,6 +210,7 @@ def registry_routes(of: RegistryHandlers) -> list[Route]:
     methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
     return [
         Route("/v2/token", of.token, methods=["GET"]),
+        Route("/v2/token", of.token_by_form, methods=["POST"]),
         Route("/v2/{path:path}", of.dispatch, methods=methods),
     ]
 

@@ -9,7 +9,6 @@ from sqlalchemy.dialects.sqlite import insert
 
 from pierhead.router.adapters.sql import image_tables as t
 from pierhead.router.adapters.sql.statements import upsert
-from pierhead.router.adapters.sql.tables import contexts
 from pierhead.router.ports import Manifest
 
 
@@ -197,11 +196,9 @@ class SqlImages:
         return self._sql.execute(query).rowcount
 
     def unlinked(self, digests: Sequence[str]) -> Sequence[str]:
-        """Return those that nothing needs: no repository, no context."""
-        needed: set[str] = set()
-        for column in (t.blob_links.c.digest, contexts.c.digest):
-            query = sa.select(column).where(column.in_(digests)).distinct()
-            needed.update(self._sql.execute(query).scalars())
+        """Return those that no repository links."""
+        links = t.blob_links.c.digest
+        needed = {*self._sql.execute(sa.select(links).where(links.in_(digests))).scalars()}
         return [digest for digest in digests if digest not in needed]
 
     def _forget_parts(self, repository: str, digests: Sequence[str]) -> None:
