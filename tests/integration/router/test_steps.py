@@ -3,6 +3,7 @@
 import zstandard
 
 from pierhead.protocol.build import Event, Finished, Log, Step
+from pierhead.protocol.lease import Heartbeat
 from pierhead.protocol.result import Envelope, Failure
 from tests.integration.router.stage import House, push_image, tiny_image
 
@@ -71,3 +72,24 @@ async def test_the_step_at_which_a_build_fails_failed(house: House) -> None:
     told = await events(house, build.id)
 
     assert [event.state for event in told if isinstance(event, Step)] == ["started", "failed"]
+
+
+async def test_what_follows_the_last_step_is_not_its_time(house: House) -> None:
+    runner = await house.runner()
+    build, grant = await house.leased(runner)
+    attempt = house.client(grant.token)
+    log = b"STEP 1/1: FROM scratch\n"
+    await attempt.append_log(build.id, grant.fence, 0, zstandard.compress(log))
+    house.clock.advance(2)
+    for _ in range(2):
+        await attempt.heartbeat(build.id, grant.fence, Heartbeat(phase="pushing"))
+        house.clock.advance(5)
+    image = tiny_image()
+    await push_image(house.http(grant.token), "web", image)
+    await attempt.report(build.id, grant.fence, image.envelope(log))
+
+    told = await events(house, build.id)
+
+    [_, ended] = [event for event in told if isinstance(event, Step)]
+    assert ended.state == "done"
+    assert 2000 <= (ended.took_ms or 0) < 5000

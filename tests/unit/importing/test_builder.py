@@ -1,11 +1,13 @@
 """The builder over a scripted control plane: what a platform sees, whatever happens."""
 
 import asyncio
+import dataclasses
 import pickle
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import get_args
 
 import anyio
 import pytest
@@ -45,6 +47,7 @@ from pierhead.router import (
 from pierhead.router.builder import BuildExecutor
 from pierhead.router.events import START
 from pierhead.router.testing import ScriptedBuild, ScriptedExecutor, built
+from tests.unit.house.tree import ROOT
 
 REQUEST = BuildRequest(context=DirectoryContext(path=Path("src")), project="acme/web", key="4711")
 OFFLINE = NotBuilt(
@@ -402,6 +405,15 @@ def test_a_secret_never_prints_and_is_not_pickled(
         pickle.dumps(request)
     with pytest.raises(TypeError, match="unhashable"):
         hash(secrets["a"])
+
+
+@pytest.mark.parametrize("kind", [*get_args(Event), *get_args(Outcome)])
+def test_the_reference_names_each_event_and_outcome_with_its_fields(kind: type) -> None:
+    page = (ROOT / "docs/reference/library.md").read_text()
+    [row] = [line for line in page.splitlines() if line.startswith(f"| `{kind.__name__}` |")]
+
+    fields = [field.name for field in dataclasses.fields(kind) if field.name != "cursor"]
+    assert all(f"`{name}`" in row for name in fields)
 
 
 def test_the_public_names_are_what_the_package_says_and_all_are_documented() -> None:

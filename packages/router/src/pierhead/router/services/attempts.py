@@ -87,8 +87,15 @@ class Attempts:
 
     async def renew(self, attempt: Attempt, beat: Heartbeat) -> Renewed:
         """Renew the lease."""
-        command = machine.Renew(attempt.fence, beat.phase)
-        stored = await self._apply(attempt, command)
+        command, now = machine.Renew(attempt.fence, beat.phase), self.clock.now()
+
+        def operation(ledger: Ledger) -> StoredBuild:
+            known = self._known(ledger, attempt)
+            if beat.phase == "pushing" and known.build.phase != "pushing":
+                self.steps.end(ledger, known, "done", now)  # what follows is not the step's
+            return self.lifecycle.apply(ledger, known, command, now)
+
+        stored = await self.store.write(operation)
         if beat.phase is not None:
             self.bells.changed(stored.id)
         policy = self.lifecycle.policy
