@@ -34,6 +34,8 @@ missing() {
     has buildah || echo buildah
     has runc || echo runc
     has skopeo || echo skopeo
+    has curl || echo curl
+    has haproxy || [ -x /usr/sbin/haproxy ] || echo haproxy
     has iptables || echo iptables
     has ip || echo iproute2
     has nsenter || echo util-linux

@@ -10,7 +10,6 @@ from typing import Any, Final, TypeVar
 
 from pierhead.protocol.build import CancelRequest
 from pierhead.protocol.digest import digest_of
-from pierhead.protocol.joincode import NO_PIN
 from pierhead.protocol.lease import Acquire, Acquired, Heartbeat, LogAccepted, Release, Renewed
 from pierhead.protocol.plan import Submit
 from pierhead.protocol.result import Envelope, PlatformImage, Receipt
@@ -89,7 +88,7 @@ class Router:
             clock=clock,
             entropy=entropy,
             key=KEY,
-            way_in=WayIn(HOST, lambda: (NO_PIN, "")),
+            way_in=WayIn(HOST, lambda: (None, "")),
         )
         self.attempts = Attempts(
             store=store,

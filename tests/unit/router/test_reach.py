@@ -1,7 +1,7 @@
 import pytest
 
 from pierhead.router.domain.errors import InvalidRequest
-from pierhead.router.domain.reach import reach
+from pierhead.router.domain.reach import proxy_networks, reach
 
 
 def test_on_loopback_it_speaks_plain_http_to_its_own_machine_only() -> None:
@@ -71,3 +71,17 @@ def test_behind_a_proxy_it_has_to_be_told_its_name() -> None:
 def test_what_is_no_address_of_a_control_plane_is_refused(url: str) -> None:
     with pytest.raises(InvalidRequest, match="not an address"):
         reach(host="0.0.0.0", port=7443, usual_address=None, public_url=url)
+
+
+def test_a_proxys_network_is_an_address_or_a_range() -> None:
+    assert list(map(str, proxy_networks(["127.0.0.1", "172.17.0.1/16", "fd00::1"]))) == [
+        "127.0.0.1/32",
+        "172.17.0.0/16",
+        "fd00::1/128",
+    ]
+
+
+@pytest.mark.parametrize("said", ["", "traefik", "10.0.0.0/33"])
+def test_what_is_no_network_is_refused(said: str) -> None:
+    with pytest.raises(InvalidRequest, match="not a network"):
+        proxy_networks([said])

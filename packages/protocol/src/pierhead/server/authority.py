@@ -27,8 +27,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_LIFETIME: Final = timedelta(days=3650)
 LIFETIME: Final = timedelta(days=90)
-# A third of its life is left for whatever keeps a renewal from working.
-RENEW_BEFORE: Final = timedelta(days=30)
 # Clocks of other machines may be behind ours.
 BACKDATED: Final = timedelta(hours=1)
 COMMON_NAME_MAX: Final = 64  # RFC 5280, ub-common-name
@@ -90,7 +88,10 @@ def issue(authority: Pair, names: Sequence[str], *, now: datetime) -> Pair:
 def is_due(certificate: bytes, names: Sequence[str], *, now: datetime) -> bool:
     """Say whether a certificate (PEM) has to be made anew: it ends soon, or lacks a name."""
     found = x509.load_pem_x509_certificate(certificate)
-    return now >= found.not_valid_after_utc - RENEW_BEFORE or not set(names) <= _names(found)
+    lifetime = found.not_valid_after_utc - found.not_valid_before_utc
+    # A third of its life is left for whatever keeps a renewal from working.
+    ends_soon = now >= found.not_valid_after_utc - lifetime / 3
+    return ends_soon or not set(names) <= _names(found)
 
 
 def fits(certificate: bytes, authority: bytes) -> bool:

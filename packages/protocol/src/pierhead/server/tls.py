@@ -29,9 +29,7 @@ class Certificates:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
         self._authority = self._load("authority.pem") or self._new_authority(names[0], now)
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self.context.set_alpn_protocols(["http/1.1"])
+        self.context = server_context()
         if not self.renew(names, now=now):
             self.context.load_cert_chain(folder / "server.pem")
 
@@ -78,6 +76,16 @@ class Certificates:
 
     def _load(self, name: str) -> Pair | None:
         return read_pair(self._folder / name)
+
+
+def server_context(path: Path | None = None, protocol: str = "http/1.1") -> ssl.SSLContext:
+    """Return a context for a server; `path` holds its key and chain."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols([protocol])
+    if path is not None:
+        context.load_cert_chain(path)
+    return context
 
 
 def read_pair(path: Path) -> Pair | None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from pierhead.protocol.errors import PierheadError
 from pierhead.router.app import main as serve_all
-from pierhead.router.config import DEFAULT_PORT, Settings, data_folder
+from pierhead.router.config import DEFAULT_PORT, LETS_ENCRYPT, Settings, data_folder
+from pierhead.router.domain.errors import Refused
 from pierhead.router.registry_app import main as serve_registry
 
 
@@ -20,6 +21,10 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=DEFAULT_PORT)
     parser.add_argument("--public-url")
     parser.add_argument("--behind-proxy", dest="proxies", action="append", default=[])
+    parser.add_argument("--domain")
+    parser.add_argument("--domain-port", type=int, default=443, help="0: at --port")
+    parser.add_argument("--web-port", type=int, default=80)
+    parser.add_argument("--acme", default=LETS_ENCRYPT)
     parser.add_argument("--no-here", dest="here", action="store_false")
     parser.add_argument("--insecure-http", action="store_true")
     parser.add_argument("--keep-builds", dest="keep_builds_days", type=int, default=90)
@@ -34,9 +39,13 @@ def main() -> int:
     """Run until a signal comes; return the exit code."""
     said = vars(arguments().parse_args())
     serve = serve_registry if said.pop("only") else serve_all
-    settings = Settings(**{**said, "proxies": tuple(said["proxies"])})
+    read = {"proxies": tuple(said["proxies"]), "domain_port": said["domain_port"] or None}
+    settings = Settings(**{**said, **read})
     try:
         serve(settings)
+    except Refused as error:
+        print(f"error: {error}\n\nhint: {error.hint}", file=sys.stderr)
+        return 2
     except PierheadError as error:
         hint = f"\n\nhint: {error.problem.hint}" if error.problem.hint else ""
         print(f"error: {error}{hint}", file=sys.stderr)

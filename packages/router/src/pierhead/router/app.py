@@ -8,8 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from ipaddress import ip_network
+from datetime import timedelta
 from pathlib import Path
 from socket import socket
 from typing import Any, Final
@@ -19,7 +18,6 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 
 from pierhead.protocol.errors import PierheadError
-from pierhead.protocol.joincode import NO_PIN
 from pierhead.router.adapters.clock import SystemClock
 from pierhead.router.adapters.contents import FileContents
 from pierhead.router.adapters.entropy import SystemEntropy
@@ -29,6 +27,7 @@ from pierhead.router.adapters.folders import (
     secret_file,
     write_registry_login,
 )
+from pierhead.router.adapters.handshakes import Handshakes
 from pierhead.router.adapters.incoming import DiskIncoming
 from pierhead.router.adapters.logs import FileLogs
 from pierhead.router.adapters.process import HereProcess, runner_installed
@@ -37,7 +36,7 @@ from pierhead.router.adapters.vault import KeyVault
 from pierhead.router.config import REGISTRY_SOCKET, URL_FILE, Settings, memory_cap
 from pierhead.router.domain.build import LeasePolicy
 from pierhead.router.domain.credential import USE_STORED_EVERY
-from pierhead.router.domain.reach import Reach, reach
+from pierhead.router.domain.reach import Reach, proxy_networks, reach
 from pierhead.router.domain.retention import Retention
 from pierhead.router.domain.token import OWNER_PREFIX, Principal
 from pierhead.router.domain.waiting import WaitingPolicy
@@ -82,14 +81,14 @@ from pierhead.router.services.steps import Steps
 from pierhead.router.services.submit import Submissions
 from pierhead.router.services.sweep import EVERY_SECONDS, Sweep
 from pierhead.router.services.tokens import Tokens
-from pierhead.server.addresses import own_names, usual_address
+from pierhead.server.addresses import usual_address
 from pierhead.server.blobs import BlobStore
 from pierhead.server.door import EVERYBODY, LOOPBACK, Network
+from pierhead.server.forwarded import SecureOnly
 from pierhead.server.log import configure, get_logger
 from pierhead.server.serve import Service, listen, serve
-from pierhead.server.tls import Certificates
 
-RENEWAL_CHECK_SECONDS: Final = 60.0
+HTTPS_PORT: Final = 443
 COLLECT_SECONDS: Final = 3600.0
 log = get_logger()
 
@@ -107,7 +106,7 @@ class Router:
     garbage: Garbage
     contexts: Contexts
     clock: Clock
-    certificates: Certificates | None
+    handshakes: Handshakes | None
     url: str
 
 
@@ -131,10 +130,9 @@ async def open_router(
         owner = await _owner_token(identity, settings.config / "token", entropy)
         write_registry_login(settings.config, reached.registry, owner)
         (settings.data / URL_FILE).write_text(reached.url)  # the registry's own process reads it
-        now = clock.now()
-        certificates = _certificates(settings, reached, now) if reached.own_tls else None
+        handshakes = _handshakes(settings, reached, clock) if reached.own_tls else None
         yield _compose(
-            settings, reached, certificates, identity, store, contents, clock=clock, entropy=entropy
+            settings, reached, handshakes, identity, store, contents, clock=clock, entropy=entropy
         )
         await identity.store_uses()
 
@@ -151,21 +149,17 @@ async def _owner_token(identity: Identity, path: Path, entropy: Entropy) -> str:
     return token
 
 
-def _certificates(settings: Settings, reached: Reach, now: datetime) -> Certificates:
-    found = Certificates(settings.data / "tls", _names(reached), now=now)
+def _handshakes(settings: Settings, reached: Reach, clock: Clock) -> Handshakes:
+    found = Handshakes(settings, reached, clock)
     # What `docker` reads as /etc/docker/certs.d/HOST/ca.crt, and `PIERHEAD_CA` names.
     (settings.config / "ca.crt").write_bytes(found.authority)
     return found
 
 
-def _names(reached: Reach) -> tuple[str, ...]:
-    return tuple(dict.fromkeys([reached.name, *own_names()]))
-
-
 def _compose(
     settings: Settings,
     reached: Reach,
-    certificates: Certificates | None,
+    handshakes: Handshakes | None,
     identity: Identity,
     store: SqlStore,
     contents: FileContents,
@@ -216,7 +210,7 @@ def _compose(
         entropy=entropy,
         key=identity.key,
         vault=vault,
-        way_in=_way_in(reached, certificates),
+        way_in=_way_in(reached, handshakes),
     )
     contexts = Contexts(store=store, contents=contents, clock=clock)
     events = Events(store=store, logs=logs, bells=bells)
@@ -267,7 +261,7 @@ def _compose(
             openapi_route(endpoints),
             *registry_routes(registry),
             *welcome_routes(
-                WelcomeHandlers(authority=certificates.authority if certificates else None)
+                WelcomeHandlers(authority=handshakes.authority if handshakes else None)
             ),
         ],
         exception_handlers=EXCEPTION_HANDLERS,
@@ -292,15 +286,15 @@ def _compose(
         ),
         contexts=contexts,
         clock=clock,
-        certificates=certificates,
+        handshakes=handshakes,
         url=reached.url,
     )
 
 
-def _way_in(reached: Reach, certificates: Certificates | None) -> WayIn:
-    if certificates is None:
-        return WayIn(reached.address, lambda: (NO_PIN, ""))
-    return WayIn(reached.address, lambda: (certificates.pin, certificates.key_pin))
+def _way_in(reached: Reach, handshakes: Handshakes | None) -> WayIn:
+    if handshakes is None:
+        return WayIn(reached.address, lambda: (None, ""))
+    return WayIn(reached.address, handshakes.pins)
 
 
 def _scaled_policy(scale: float) -> LeasePolicy:
@@ -324,16 +318,25 @@ async def run(settings: Settings) -> None:
             host=settings.host,
             port=first.getsockname()[1],
             usual_address=usual_address(),
-            public_url=settings.public_url,
+            public_url=_public_url(settings),
             behind_proxy=bool(settings.proxies),
             insecure_http=settings.insecure_http,
         )
         port = first.getsockname()[1]
         listeners = [first, *(listen(host, port) for host in reached.hosts[1:])]
+        if settings.domain and settings.domain_port not in {None, port}:
+            listeners.append(listen(settings.host, settings.domain_port))
         async with open_router(settings, reached) as router:
             await _run(router, settings, reached, listeners)
     finally:
         os.close(holder)
+
+
+def _public_url(settings: Settings) -> str | None:
+    if settings.domain is None:
+        return settings.public_url
+    port = settings.domain_port or settings.port
+    return f"https://{settings.domain}" + (f":{port}" if port != HTTPS_PORT else "")
 
 
 async def _run(
@@ -365,17 +368,16 @@ def _besides(router: Router, settings: Settings, reached: Reach) -> list[Corouti
     work = [_sweep_for_ever(router), _collect_for_ever(router)]
     if settings.here and runner_installed():
         work.append(_here(router, settings, reached.local))
-    if (certificates := router.certificates) is not None:
-        work.append(_renew_for_ever(certificates, reached, router.clock))
+    if router.handshakes is not None:
+        work.append(router.handshakes.keep())
     return work
 
 
 def _service(router: Router, settings: Settings) -> Service:
-    certificates = router.certificates
     return Service(
-        router.app,
+        SecureOnly(router.app, proxy_networks(settings.proxies)),
         drain=router.bells.drain,
-        context_for=(lambda _hello: certificates.context) if certificates else None,
+        context_for=router.handshakes.context_for if router.handshakes else None,
         clear_for=_clear_for(settings),
         gives_to=settings.data / REGISTRY_SOCKET,
     )
@@ -441,18 +443,7 @@ def _clear_for(settings: Settings) -> tuple[Network, ...]:
     """Return from where plain HTTP is answered."""
     if settings.insecure_http:
         return EVERYBODY
-    return (*LOOPBACK, *(ip_network(text, strict=False) for text in settings.proxies))
-
-
-async def _renew_for_ever(certificates: Certificates, reached: Reach, clock: Clock) -> None:
-    """Make the certificate anew in time, and when this machine got another address."""
-    while True:
-        await asyncio.sleep(RENEWAL_CHECK_SECONDS)
-        try:
-            if certificates.renew(_names(reached), now=clock.now()):
-                log.info("certificate.renewed")
-        except OSError as error:
-            log.error("certificate.renewal-failed", error=str(error))
+    return (*LOOPBACK, *proxy_networks(settings.proxies))
 
 
 async def _sweep_for_ever(router: Router) -> None:

@@ -9,6 +9,8 @@ DEFAULT_PORT: Final = 7443
 # In the data folder, for the process of the registry, if it has one of its own.
 URL_FILE: Final = "url"
 REGISTRY_SOCKET: Final = "registry.sock"
+ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - over TLS
+LETS_ENCRYPT: Final = "https://acme-v02.api.letsencrypt.org/directory"
 MIB: Final = 1024 * 1024
 
 
@@ -23,6 +25,10 @@ class Settings:
     port: int = DEFAULT_PORT  # 0: any
     public_url: str | None = None  # none: found out, see domain/reach.py
     proxies: tuple[str, ...] = ()  # networks of the reverse proxy that has the certificate
+    domain: str | None = None  # a public name, whose certificate comes from an ACME server
+    domain_port: int | None = 443  # where it is answered; none: at `port`, with proof on `web_port`
+    web_port: int = 80
+    acme: str = LETS_ENCRYPT
     here: bool = True
     insecure_http: bool = False
     keep_builds_days: int = 90  # after their end, with the images that no tag names

@@ -22,6 +22,7 @@ from pierhead.router.adapters.entropy import SystemEntropy
 from pierhead.router.adapters.folders import lock
 from pierhead.router.adapters.sql.ledger import SqlStore
 from pierhead.router.config import REGISTRY_SOCKET, URL_FILE, Settings
+from pierhead.router.domain.reach import proxy_networks
 from pierhead.router.domain.token import Principal
 from pierhead.router.http.registry import RegistryHandlers
 from pierhead.router.http.requests import EXCEPTION_HANDLERS, check_protocol, token_of
@@ -29,6 +30,7 @@ from pierhead.router.http.routes import registry_routes
 from pierhead.router.services.identity import Identity
 from pierhead.router.services.registry import Registry
 from pierhead.server.blobs import BlobStore
+from pierhead.server.forwarded import SecureOnly
 from pierhead.server.log import configure, get_logger
 from pierhead.server.serve import Service, serve
 
@@ -81,7 +83,8 @@ async def _serve(settings: Settings, store: SqlStore, url: str, key: bytes) -> N
         realm=f"{url}/v2/token",
     )
     app = Starlette(routes=registry_routes(handlers), exception_handlers=EXCEPTION_HANDLERS)
-    service = Service(app, drain=lambda: None, takes_at=settings.data / REGISTRY_SOCKET)
+    secure = SecureOnly(app, proxy_networks(settings.proxies))
+    service = Service(secure, drain=lambda: None, takes_at=settings.data / REGISTRY_SOCKET)
     async with _tidied(identity, blobs, clock):
         log.info("registry.ready", url=url, data=str(settings.data))
         await serve(service, [])

@@ -10,7 +10,7 @@ import typer
 
 from pierhead.protocol.cli.place import config_folder
 from pierhead.protocol.cli.speak import tell
-from pierhead.router.config import DEFAULT_PORT, data_folder
+from pierhead.router.config import ALL_ADDRESSES, DEFAULT_PORT, LETS_ENCRYPT, data_folder
 
 
 class Part(StrEnum):
@@ -23,13 +23,22 @@ def command(
     only: Annotated[
         Part | None, typer.Option(help="Run a part of it in this process, beside `pierhead serve`")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; over TLS beyond this machine")
+    ] = None,
     port: Annotated[int, typer.Option(help="Port; 0 takes any", min=0, max=65535)] = DEFAULT_PORT,
     data: Annotated[Path | None, typer.Option(help="Where everything is kept")] = None,
     public_url: Annotated[str | None, typer.Option(help="How others reach it")] = None,
     no_here: Annotated[
         bool, typer.Option("--no-here", help="Do not build on this machine")
     ] = False,
+    domain: Annotated[
+        str | None, typer.Option(help="Public name; its certificate comes by ACME")
+    ] = None,
+    domain_port: Annotated[
+        int, typer.Option(help="Port of the public name; 0: the same, proven on port 80")
+    ] = 443,
+    acme: Annotated[str, typer.Option(help="Directory of the ACME server")] = LETS_ENCRYPT,
     behind_proxy: Annotated[
         list[str] | None,
         typer.Option(help="Network of the reverse proxy that has the certificate"),
@@ -43,11 +52,18 @@ def command(
     """Run a control plane in the foreground, until it is told to stop."""
     import pierhead.router.app  # noqa: F401, PLC0415 - says now what is not installed
 
-    arguments = serve_arguments(data or data_folder(), host, port)
+    usual = ALL_ADDRESSES if domain else "127.0.0.1"
+    arguments = serve_arguments(
+        data or data_folder(),
+        host or usual,
+        port,
+        public_url=public_url,
+        behind_proxy=tuple(behind_proxy or ()),
+        domain=domain,
+        domain_port=domain_port,
+        acme=acme,
+    )
     arguments += ["--only", only.value] if only else []
-    arguments += ["--public-url", public_url] if public_url else []
-    for network in behind_proxy or ():
-        arguments += ["--behind-proxy", network]
     arguments += ["--keep-builds", str(keep_builds), "--keep-logs", str(keep_logs)]
     arguments += ["--no-here"] if no_here else []
     arguments += ["--insecure-http"] if insecure_http else []
@@ -57,7 +73,23 @@ def command(
     os.execv(sys.executable, arguments)  # noqa: S606 - no shell is what is wanted here
 
 
-def serve_arguments(data: Path, host: str, port: int) -> list[str]:
+def serve_arguments(
+    data: Path,
+    host: str,
+    port: int,
+    *,
+    public_url: str | None = None,
+    behind_proxy: tuple[str, ...] = (),
+    domain: str | None = None,
+    domain_port: int = 443,
+    acme: str = LETS_ENCRYPT,
+) -> list[str]:
     """Return the command line of the control plane's own process."""
-    place = ["--data", str(data), "--config", str(config_folder())]
-    return [sys.executable, "-m", "pierhead.router", *place, "--host", host, "--port", str(port)]
+    words = ["--data", str(data), "--config", str(config_folder())]
+    words += ["--host", host, "--port", str(port)]
+    words += ["--public-url", public_url] if public_url else []
+    for network in behind_proxy:
+        words += ["--behind-proxy", network]
+    if domain:
+        words += ["--domain", domain, "--domain-port", str(domain_port), "--acme", acme]
+    return [sys.executable, "-m", "pierhead.router", *words]

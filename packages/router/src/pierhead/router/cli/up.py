@@ -21,14 +21,21 @@ from pierhead.protocol.cli.speak import OK, REFUSED, UNAVAILABLE, USAGE, fail, g
 from pierhead.protocol.client.trust import fingerprint
 from pierhead.protocol.errors import PierheadError
 from pierhead.router.cli.serve import serve_arguments
-from pierhead.router.config import DEFAULT_PORT, data_folder, memory_cap
+from pierhead.router.config import (
+    ALL_ADDRESSES,
+    DEFAULT_PORT,
+    LETS_ENCRYPT,
+    data_folder,
+    memory_cap,
+)
 from pierhead.router.domain.errors import Refused
 from pierhead.router.domain.proxies import proxy_lines
-from pierhead.router.domain.reach import Reach, reach
+from pierhead.router.domain.reach import Reach, proxy_networks, reach
 
 START_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = 5.0
-ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - over TLS
+CERTIFICATE_SECONDS: Final = 30.0
+HTTPS_PORT: Final = 443
 WEB_PORTS: Final = (80, 443)
 
 
@@ -39,6 +46,9 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     host: str = ALL_ADDRESSES
     public_url: str | None = None
     behind_proxy: tuple[str, ...] = ()
+    domain: str | None = None
+    domain_port: int = 443
+    acme: str = LETS_ENCRYPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +68,16 @@ class _Machine:
     def service(self) -> Service:
         """What keeps it running."""
         chosen = self.chosen
-        command = serve_arguments(self.data, chosen.host, chosen.port)
-        command += ["--public-url", chosen.public_url] if chosen.public_url else []
-        for network in chosen.behind_proxy:
-            command += ["--behind-proxy", network]
+        command = serve_arguments(
+            self.data,
+            chosen.host,
+            chosen.port,
+            public_url=chosen.public_url,
+            behind_proxy=chosen.behind_proxy,
+            domain=chosen.domain,
+            domain_port=chosen.domain_port,
+            acme=chosen.acme,
+        )
         return Service(
             name="pierhead",
             description="pierhead control plane",
@@ -80,6 +96,13 @@ def command(
     public_url: Annotated[
         str | None, typer.Option(help="How others reach it, if not by its own address")
     ] = None,
+    domain: Annotated[
+        str | None,
+        typer.Option(help="Public name that leads here; its certificate comes by ACME"),
+    ] = None,
+    acme: Annotated[
+        str | None, typer.Option(help="ACME server, whose terms you agree to by --domain")
+    ] = None,
     behind_proxy: Annotated[
         list[str] | None,
         typer.Option(help="A reverse proxy has the certificate; the network that it comes from"),
@@ -95,6 +118,9 @@ def command(
     named = {key: said[key] for key in ("port", "host", "public_url") if said[key] is not None}
     if behind_proxy:
         named |= {"behind_proxy": tuple(behind_proxy), "host": host or "127.0.0.1"}
+    if domain:
+        named |= {"domain": domain, "domain_port": _domain_port(domain, noted), "public_url": None}
+        named |= {"acme": acme} if acme else {}
     chosen = msgspec.structs.replace(noted, **named)
     machine = _Machine(data, chosen, _reach(chosen))
     if stop:
@@ -126,11 +152,47 @@ def _reach(chosen: Chosen) -> Reach:
             host=chosen.host,
             port=chosen.port,
             usual_address=usual_address(),
-            public_url=chosen.public_url,
-            behind_proxy=bool(chosen.behind_proxy),
+            public_url=_public_url(chosen),
+            behind_proxy=bool(proxy_networks(chosen.behind_proxy)),
         )
     except Refused as error:
         raise fail(str(error), error.hint, USAGE) from error
+
+
+def _public_url(chosen: Chosen) -> str | None:
+    if chosen.domain is None:
+        return chosen.public_url
+    port = chosen.domain_port or chosen.port
+    return f"https://{chosen.domain}" + (f":{port}" if port != HTTPS_PORT else "")
+
+
+def _domain_port(domain: str, noted: Chosen) -> int:
+    """Return where a public name can be answered: 443, or else its own port, proven on 80.
+
+    Raises:
+        CommandFailed: both are taken; what to tell the proxy that has them was said.
+    """
+    from pierhead.server.neighbours import listener_of, proxies_running  # noqa: PLC0415
+
+    if noted.domain == domain:
+        return noted.domain_port
+    taken = {port: name for port in (443, 80) if (name := listener_of(port))}
+    if len(taken) < 2:
+        return 0 if 443 in taken else 443
+    for proxy in proxies_running():
+        tell(proxy_lines(proxy, domain, noted.port))
+        tell()
+    hint = f"pierhead up --behind-proxy 127.0.0.1 --public-url https://{domain}"
+    raise fail(f"80 and 443 are used by {taken[80]} and {taken[443]}", hint, REFUSED)
+
+
+def _certificate(machine: _Machine) -> str:
+    """Return how it went with the certificate of the public name, a moment after the start."""
+    path = machine.data / "tls" / "domain.txt"
+    until = time.monotonic() + CERTIFICATE_SECONDS  # noqa: TID251 - somebody waits in real time
+    while not path.exists() and time.monotonic() < until:  # noqa: TID251
+        time.sleep(0.2)
+    return path.read_text().strip() if path.exists() else "asked for, not there yet"
 
 
 def _tell_plan(machine: _Machine) -> None:
@@ -144,11 +206,13 @@ def _tell_plan(machine: _Machine) -> None:
 
 def _tell_all(machine: _Machine, how: str) -> None:
     _tell_place(machine)
+    if machine.chosen.domain:
+        tell(f"certificate  {_certificate(machine)}")
     tell(f"service    {how}; end it: pierhead up --stop")
     config = config_folder()
     tell(f"You are the owner. Token: {config / 'token'} (mode 0600)")
     tell(f"registry   docker --config {config / 'docker'} pull {machine.reached.registry}/...")
-    if machine.reached.own_tls:
+    if machine.reached.own_tls and not machine.chosen.domain:
         folder = f"/etc/docker/certs.d/{machine.reached.registry}"
         tell(f"           after: mkdir -p {folder} && cp {config / 'ca.crt'} {folder}/")
     tell("next: pierhead add NAME --builds      let another machine build")
@@ -163,7 +227,7 @@ def _tell_place(machine: _Machine) -> None:
     tell(f"data       {machine.data}   {size(status.f_bavail * status.f_frsize)} free")
     tell(f"address    {reached.url}   ({_kind(machine)})")
     authority = config_folder() / "ca.crt"
-    if reached.own_tls and authority.exists():
+    if reached.own_tls and not machine.chosen.domain and authority.exists():
         tell(f"pin        {fingerprint(authority.read_text())}")
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     allowed = f"{size(memory_cap())} of {size(total)} memory"
@@ -172,6 +236,8 @@ def _tell_place(machine: _Machine) -> None:
 
 
 def _kind(machine: _Machine) -> str:
+    if machine.chosen.domain:
+        return "its certificate comes by ACME"
     if machine.chosen.behind_proxy:
         return "the certificate is the proxy's"
     if machine.reached.own_tls:

@@ -140,6 +140,12 @@ class JoinCodeUsed(Refused):
     slug = "join-code-used"
 
 
+class NotReady(Refused):
+    """Something that this needs is not there yet; later it may be."""
+
+    slug = "dependency-unavailable"
+
+
 class TooLarge(Refused):
     """The request is over a limit."""
 

@@ -9,6 +9,7 @@ anything            nothing      http://ADDRESS:PORT          none; only when as
 
 import ipaddress
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,6 +79,21 @@ def reach(
     hosts = (host,) if alone or host in WILDCARDS else (host, "127.0.0.1")
     local = f"http://{bracketed(host if alone else '127.0.0.1')}:{port}"
     return Reach(url=(url or local).rstrip("/"), local=local, hosts=hosts, own_tls=own_tls)
+
+
+def proxy_networks(
+    said: Sequence[str],
+) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    """Return the networks that a reverse proxy comes from.
+
+    Raises:
+        InvalidRequest: one of them is none.
+    """
+    try:
+        return tuple(ipaddress.ip_network(text, strict=False) for text in said)
+    except ValueError as error:
+        hint = "name the address that the proxy comes from: --behind-proxy 127.0.0.1"
+        raise InvalidRequest(f"not a network: {error}", hint=hint) from error
 
 
 def is_loopback(host: str) -> bool:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pierhead.protocol.ids import RunnerName
-from pierhead.protocol.joincode import JoinAddress
+from pierhead.protocol.joincode import NO_PIN, JoinAddress
 from pierhead.protocol.lease import Acquire, Acquired, Grant, Held
 from pierhead.protocol.runner import (
     AddRunner,
@@ -54,7 +54,7 @@ class WayIn:
     """What a join code says of this control plane."""
 
     address: str  # host:port
-    pins: Callable[[], tuple[str, str]]  # of the authority, and of the server's key right now
+    pins: Callable[[], tuple[str | None, str]]  # of the authority, and of the server's key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Runners:
 
         await self.store.write(operation)
         pin, key_pin = self.way_in.pins()
-        code = JoinAddress(address=self.way_in.address, pin=pin, secret=secret)
+        code = JoinAddress(address=self.way_in.address, pin=pin or NO_PIN, secret=secret)
         return JoinCode(
             name=request.name,
             code=str(code),
