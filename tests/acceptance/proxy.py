@@ -6,6 +6,7 @@ our clients send one request at a time on each connection.
 """
 
 import asyncio
+import itertools
 import re
 import time
 from collections.abc import AsyncIterator, Callable
@@ -37,6 +38,11 @@ class FaultProxy:
     def cuts(self, request: str) -> list[Reply]:
         """Return the replies to such a request that were cut."""
         return [reply for reply in self.replies if reply.cut and reply.request == request]
+
+    def gaps_after_cuts(self, request: str) -> list[float]:
+        """Return how many seconds after each cut reply the repeat was answered."""
+        mine = [reply for reply in self.replies if reply.request == request]
+        return [after.at - cut.at for cut, after in itertools.pairwise(mine) if cut.cut]
 
     async def serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward one connection until either side ends it."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 import os
 import random
 import re
@@ -19,7 +18,7 @@ from pierhead.protocol.errors import Invalid
 from pierhead.protocol.plan import Plan
 from tests.contexts import described
 
-from .proxy import Reply, fault_proxy
+from .proxy import fault_proxy
 from .stage import eventually, finished, hello, stage, submit
 
 # A tenth of the usual lease: 20 s become 2 s.
@@ -60,13 +59,7 @@ async def test_cut_replies_lose_no_build_and_build_none_twice(tmp_path: Path) ->
     assert len(proxy.cuts("POST /api/builds")) >= 49
     assert len(proxy.cuts("POST /api/runners/acquire")) >= 49
     # By its repeat, and not by the 20 s after which a lease would have run out.
-    assert all(gap < 5 for gap in _gaps_after_cuts(proxy.replies, "POST /api/runners/acquire"))
-
-
-def _gaps_after_cuts(replies: list[Reply], request: str) -> list[float]:
-    """Return how long after each cut reply the repeat was answered."""
-    mine = [reply for reply in replies if reply.request == request]
-    return [after.at - cut.at for cut, after in itertools.pairwise(mine) if cut.cut]
+    assert all(gap < 5 for gap in proxy.gaps_after_cuts("POST /api/runners/acquire"))
 
 
 async def test_a_killed_runner_loses_its_build_to_the_queue_and_to_itself_when_restarted(
