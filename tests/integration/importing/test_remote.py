@@ -181,6 +181,19 @@ async def test_what_nobody_can_build_says_who_did_not_and_why(plane: Stage, tmp_
     assert {one.runner for one in why if isinstance(one, Rejection)} == {"desktop", "here"}
 
 
+async def test_a_key_finds_the_same_files_again_and_refuses_others(
+    plane: Stage, tmp_path: Path
+) -> None:
+    builder = RoutedImageBuilder(executor(plane))
+    first = await builder.start(request(tmp_path / "one", key="k"))
+
+    checked_out_again = await builder.start(request(tmp_path / "two", key="k"))
+    assert checked_out_again.id == first.id
+    with pytest.raises(RefusedError, match="another request") as caught:
+        await builder.start(request(tmp_path / "two", DOCKERFILE + "EXPOSE 1\n", key="k"))
+    assert caught.value.hint == "use a new key for a new request"
+
+
 async def test_a_generated_dockerfile_travels_without_touching_the_folder(
     plane: Stage, tmp_path: Path
 ) -> None:
