@@ -179,7 +179,7 @@ class Stage:
 
         await eventually(answers, within=60, what=f"{self.url} answers")
 
-    async def join(self, name: str, *, port: int | None = None) -> Service:
+    async def join(self, name: str, *options: str, port: int | None = None) -> Service:
         """Let a runner join, and start it; `port` is what it takes for the control plane's."""
         state = self.folder / name
         own = {"PIERHEAD_RUNNER_STATE": str(state), "PIERHEAD_CONFIG": str(state / "config")}
@@ -188,7 +188,7 @@ class Stage:
             code = (await owner.add_runner(AddRunner(name=name))).code
         if port:
             code = code.replace(f":{self.port}_", f":{port}_")
-        joined = await asyncio.to_thread(self.run, "join", "--no-service", code, **own)
+        joined = await asyncio.to_thread(self.run, "join", "--no-service", *options, code, **own)
         assert joined.returncode == 0, joined.stderr
         command = [str(BIN / "pierhead"), "runner", "start"]
         service = Service(command, environment, self.folder / f"{name}.log")

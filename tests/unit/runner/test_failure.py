@@ -63,6 +63,14 @@ def test_what_buildah_says_around_a_step_is_not_what_the_step_said() -> None:
         (f"/bin/sh: nope: not found\n{RAN.format(127)}", "a command was not found (exit code 127)"),
         (RAN.format(137), "a command was killed (exit code 137)"),
         (
+            f"container exited on killed\n{RAN.format(1)}",
+            "a command was killed (exit code 137)",
+        ),
+        (
+            f"container exited on segmentation fault\n{RAN.format(1)}",
+            "a command ended with exit code 139",
+        ),
+        (
             "error running container: from /usr/sbin/runc creating container for [/nope]: "
             'time="x" level=error msg="runc create failed: unable to start container process: '
             'exec: \\"/nope\\": stat /nope: no such file or directory"\n: exit status 1\n'

@@ -39,9 +39,9 @@ class CommandFailed(Exception):
         self.code = code
 
 
-def tell(line: str = "") -> None:
-    """Write a line of the story."""
-    print(line, file=sys.stderr, flush=True)
+def tell(line: str = "", *, end: str = "\n") -> None:
+    """Write a line of the story, or the beginning of one."""
+    print(line, end=end, file=sys.stderr, flush=True)
 
 
 def give(line: str) -> None:

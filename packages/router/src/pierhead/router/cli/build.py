@@ -172,6 +172,7 @@ async def _build(asked: Asked, packed: Packed, url: str | None) -> int:
             tell(f"upload    {changed}, {size(sent.sent_bytes)} of {size(packed.size_bytes)}")
         view = await _submit(client, asked, sent.context)
         if asked.detach:
+            await _tell_replaced(client, view)
             _give_id(asked, view)
             return OK
         return await _follow(client, asked, view, may_detach=place is found)
@@ -206,6 +207,16 @@ async def _follow(client: RouterClient, asked: Asked, view: BuildView, *, may_de
         return code
 
     return await attend(client, view.id, to_the_end(), may_detach=may_detach)
+
+
+async def _tell_replaced(client: RouterClient, view: BuildView) -> None:
+    """Say which older builds ended because this one came."""
+    if view.supersedes is None:
+        return
+    page = await client.builds(project=view.project)
+    for older in page.builds:
+        if older.cancel_reason == f"replaced by {view.id}":
+            tell(f"queued    replaces {older.id}")
 
 
 def _give_id(asked: Asked, view: BuildView) -> None:

@@ -154,7 +154,7 @@ def cancel(build_id: Id, as_json: AsJson = False, url: Url = None) -> int:
     async def run(client: RouterClient) -> BuildView:
         view = await client.cancel(build_id, CancelRequest())
         if view.state not in FINAL_STATES and not as_json:
-            tell(f"cancelling on {view.runner} ...")
+            tell(f"cancelling on {view.runner} ... ", end="")
         async for _ in events(client, view.id):
             pass
         return await client.build(view.id)
@@ -165,7 +165,7 @@ def cancel(build_id: Id, as_json: AsJson = False, url: Url = None) -> int:
         return OK
     if view.state != "cancelled":
         raise fail(f"{view.id} had {view.state} before it could be cancelled")
-    give(f"cancelled{proof_text(view.result or Envelope(outcome='cancelled'))}")
+    tell(proof_text(view.result or Envelope(outcome="cancelled")) or "cancelled before it began")
     return OK
 
 

@@ -25,7 +25,7 @@ from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.errors import PierheadError, Unavailable
 from pierhead.protocol.result import Envelope, Failure
 
-_STEP: Final = re.compile(r"^(?:\[\d+/\d+\] )?STEP (\d+)/(\d+): (.*)$")
+_STEP: Final = re.compile(r"^(\[\d+/\d+\] )?STEP (\d+/\d+): (.*)$")
 AGAIN_SECONDS: Final = 1.0
 EXPLAIN_SECONDS: Final = 2.0
 # A control plane that is restarted is back within seconds; one that is gone is not waited for.
@@ -101,7 +101,7 @@ class Story:
                 verdict = (await client.why(build_id)).verdict
                 if self._waits and verdict != self._waiting_for:
                     self._waiting_for = verdict
-                    self._tell(f"waiting   {verdict}")
+                    self._tell(f"waiting   {verdict.removeprefix('waits: ')}")
 
     def end(self, view: wire.BuildView) -> int:
         """Tell how it ended, give the reference, and return the exit code."""
@@ -119,13 +119,14 @@ class Story:
                 (give if self._gives else self._tell)(view.reference or "")
                 return OK
             case "cancelled":
-                tell(f"{self._name}  cancelled   {view.id}{proof_text(result)}")
+                tell(f"{self._name}  cancelled   {view.id}   {proof_text(result)}".rstrip())
                 return INTERRUPTED
             case _:
-                raise _failed(self._name, self._where(), view, result)
+                where = self._where() if self._runner else None
+                raise _failed(self._name, where, view, result)
 
     def _where(self) -> str:
-        return "here" if self._here else f"on {self._runner}" if self._runner else "nowhere"
+        return "here" if self._here else f"on {self._runner}"
 
     def _hear_log(self, data: bytes) -> None:
         *lines, self._line = (self._line + data).split(b"\n")
@@ -138,7 +139,8 @@ class Story:
             self._tell(line)
         elif found is not None:
             self._end_step()
-            self._step = (f" {found[1]}/{found[2]} {found[3]}", time.monotonic())  # noqa: TID251
+            text = f" {found[1] or ''}{found[2]} {found[3]}"
+            self._step = (text, time.monotonic())  # noqa: TID251 - what people see is real time
             self._cached = False
         elif line.startswith("--> Using cache"):
             self._cached = True
@@ -206,10 +208,8 @@ def proof_text(result: Envelope) -> str:
     if proof is None:
         return ""
     if proof.clean:
-        return (
-            f"   stopped in {proof.took_ms / 1000:.1f} s; no process, mount or file of it is left"
-        )
-    return f"   stopped, but something is left: {proof}"
+        return f"stopped in {proof.took_ms / 1000:.1f} s; no process, mount or file of it is left"
+    return f"stopped, but something is left: {proof}"
 
 
 def _place(started: wire.Started) -> list[str]:
@@ -231,8 +231,12 @@ def _facts(result: Envelope) -> str:
     return ", ".join(facts)
 
 
-def _failed(name: str, where: str, view: wire.BuildView, result: Envelope) -> Exception:
+def _failed(name: str, where: str | None, view: wire.BuildView, result: Envelope) -> Exception:
     failure = result.failure or Failure(cause="runner", message="no reason was given")
+    again = f"again, same context: pierhead builds rerun {view.id}"
+    if where is None:
+        hint = f"{failure.hint}\n      {again}" if failure.hint else again
+        return fail(f"{name} was not built: {failure.message}", hint)
     step = f" at {failure.step}" if failure.step else ""
     took = f" after {_took(view)}" if _took(view) else ""
     said = [f"   > {line}" for line in failure.extract[-EXTRACT_LINES:]]
@@ -245,8 +249,7 @@ def _failed(name: str, where: str, view: wire.BuildView, result: Envelope) -> Ex
             *detail,
         ]
     )
-    more = f"whole log: pierhead builds log {view.id}     "
-    more += f"again, same context: pierhead builds rerun {view.id}"
+    more = f"whole log: pierhead builds log {view.id}     {again}"
     return fail(text, f"{failure.hint}\n      {more}" if failure.hint else more)
 
 

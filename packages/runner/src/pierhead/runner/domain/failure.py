@@ -30,6 +30,15 @@ _CANNOT_START: Final = re.compile(
 _NO_SECRET: Final = re.compile(r"secret required but no secret with id \"?([\w.-]+)\"? found")
 # guard.py says it, in the line in which buildah says that the container could not be made.
 _MOUNT: Final = re.compile(r"pierhead refuses the mount at (?P<target>/\S*): ")
+# runc says so of a step that a signal ended, and buildah then gives 1 for its code.
+_SIGNALLED: Final = re.compile(r"^container exited on (?P<name>[a-z ]+)$", re.M)
+_SIGNALS: Final = {
+    "hangup": 1,
+    "aborted": 6,
+    "killed": 9,
+    "segmentation fault": 11,
+    "terminated": 15,
+}
 _NO_SPACE: Final = ("no space left on device", "disk quota exceeded")
 _OTHER_PLATFORM: Final = ("exec format error", "no image found in")
 _SOURCE: Final = re.compile(r"initializing source docker://(?P<image>\S+?): (?P<why>.*)$")
@@ -56,7 +65,7 @@ _AROUND: Final = re.compile(
 # Lines between a step and its failure that are not the step's own words.
 _NOISE: Final = re.compile(
     r"^(--> |subprocess exited with |process (failed|exited) |: exit status \d+$"
-    r"|error running container: |Trying to pull |Resolving \"|time=\")"
+    r"|container exited on |error running container: |Trying to pull |Resolving \"|time=\")"
 )
 
 
@@ -97,7 +106,11 @@ class _Told:
         last = self.lines[-1] if self.lines else ""
         object.__setattr__(self, "own", last if last.startswith(_OWN) else "")
         ran = _RAN.search(self.own)
-        object.__setattr__(self, "exit_code", int(ran[1]) if ran else None)
+        signalled = _SIGNALLED.search("\n".join(self.lines[-4:]))
+        number = _SIGNALS.get(signalled["name"]) if signalled else None
+        code = int(ran[1]) if ran else None
+        # As a shell says it: 128 and the number of the signal.
+        object.__setattr__(self, "exit_code", 128 + number if number and code else code)
 
     def says(self, signs: tuple[str, ...]) -> bool:
         """Say whether one of the signs is in the last lines."""

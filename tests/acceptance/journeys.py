@@ -1,0 +1,212 @@
+"""The pages in docs/journeys, played: each `$` line is typed, and what is seen is compared.
+
+Numbers, times, ids and digests are left aside; everything else is word for word. Run as a module it
+writes what it sees into the pages: `python -m tests.acceptance.journeys [PAGE...]`.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from .stage import BIN, BUSYBOX, ROOT, Stage, eventually, free_port, stage
+
+PAGES: Final = ROOT / "docs" / "journeys"
+BLOCK: Final = re.compile(r"(?<=```console\n).*?(?=```)", re.DOTALL)
+WEB: Final = """\
+FROM scratch AS build
+COPY busybox /bin/busybox
+RUN ["/bin/busybox", "--install", "-s", "/bin"]
+RUN mkdir /out && echo "<h1>hello</h1>" > /out/index.html
+FROM scratch
+COPY busybox /bin/busybox
+COPY --from=build /out /www
+CMD ["/bin/busybox", "httpd", "-f", "-h", "/www"]
+"""
+TOOLS: Final = """\
+FROM scratch
+COPY busybox /bin/busybox
+RUN ["/bin/busybox", "--install", "-s", "/bin"]
+"""
+FILES: Final = {
+    "Dockerfile": WEB,
+    "slow.Dockerfile": TOOLS + "RUN echo working; sleep 300\n",
+    "broken.Dockerfile": TOOLS + "RUN echo compiling; echo no such module: left-pad >&2; exit 7\n",
+    "hungry.Dockerfile": TOOLS + "RUN echo packing; tail -c 600000000 /dev/zero > /dev/null\n",
+    "wrong.Dockerfile": TOOLS + "COPY dist /www\n",
+    "missing.Dockerfile": "FROM registry.invalid/team/base:1\n",
+    "secret.Dockerfile": TOOLS
+    + "RUN --mount=type=secret,id=npm echo the token is $(cat /run/secrets/npm)\n",
+    ".dockerignore": ".git\nnode_modules\n*.Dockerfile\n",
+}
+# What differs between two runs, and what stands for it.
+ASIDE: Final = (
+    (re.compile(r"sha256:[0-9a-f]{6,64}"), "DIGEST"),
+    (re.compile(r"\bb_[a-z0-9]+"), "ID"),
+    (re.compile(r"\d+ (?:h|min|days)(?: \d+ (?:min|s))?|\d+(?:\.\d+)? s\b|cached$", re.M), "TIME"),
+    (re.compile(r"\d+(?:\.\d+)? (?:[kMG]?B)"), "SIZE"),
+    (re.compile(r"\d{2}:\d{2}(?::\d{2})?"), "CLOCK"),
+    (re.compile(r"\d+"), "N"),
+    (re.compile(r", SIZE were there"), ""),
+    (re.compile(r"pinging container registry .*"), "what the resolver says"),
+    (re.compile(r"[ \t]+"), " "),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Where a page is played."""
+
+    stage: Stage
+    folder: Path
+
+    def type(self, line: str) -> str:
+        """Type a line of shell, and return all that is seen."""
+        # stderr and stdout go to one place, as on a terminal; nobody sits there, so nothing asks.
+        done = subprocess.run(
+            ["bash", "-c", line],
+            cwd=self.folder,
+            env={**os.environ, **self.stage.environment, "PATH": f"{BIN}:{os.environ['PATH']}"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return done.stdout
+
+    async def under_way(self) -> None:
+        """Wait until the newest build runs or has ended: what follows is about that."""
+
+        async def begun() -> bool:
+            async with self.stage.client() as owner:
+                newest = (await owner.builds(limit=1)).builds[0]
+            return newest.phase == "building" or newest.finished_at is not None
+
+        await eventually(begun, within=60, what="the newest build runs")
+
+
+@asynccontextmanager
+async def nothing_set_up(folder: Path, work: Path) -> AsyncIterator[Scene]:
+    """A machine that has only the command."""
+    yield Scene(_Alone(folder, free_port()), work)
+
+
+class _Alone(Stage):
+    """A stage on which nothing was started, and nobody named a control plane."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**super().environment, "PIERHEAD_URL": ""}
+
+
+@asynccontextmanager
+async def with_desktop(folder: Path, work: Path) -> AsyncIterator[Scene]:
+    """A control plane, and a machine named desktop that builds for it."""
+    async with stage(folder) as on:
+        await on.join("desktop", "--memory", "400M")
+        yield Scene(on, work)
+
+
+@asynccontextmanager
+async def desktop_is_off(folder: Path, work: Path) -> AsyncIterator[Scene]:
+    """The same, but the desktop was switched off a minute ago."""
+    async with stage(folder, time_scale=0.1) as on:
+        runner = await on.join("desktop", "--memory", "400M")
+        await runner.kill()
+
+        async def offline() -> bool:
+            async with on.client() as owner:
+                runners = (await owner.capabilities()).runners
+            return any(one.name == "desktop" and not one.online for one in runners)
+
+        await eventually(offline, within=90, what="desktop is seen to be offline")
+        yield Scene(on, work)
+
+
+SCENES: Final = {
+    "first-image": nothing_set_up,
+    "everyday-build": with_desktop,
+    "cancel-and-replace": with_desktop,
+    "why-it-failed": with_desktop,
+    "nobody-can-build": desktop_is_off,
+    "secrets": with_desktop,
+}
+
+
+def work_folder(parent: Path) -> Path:
+    """Make the folder that the pages build."""
+    root = parent / "web"
+    (root / ".git").mkdir(parents=True)
+    (root / "node_modules").mkdir()
+    (root / ".git" / "pack").write_bytes(bytes(800_000))
+    (root / "node_modules" / "left-pad.js").write_bytes(bytes(300_000))
+    shutil.copy(BUSYBOX, root / "busybox")
+    for name, text in FILES.items():
+        (root / name).write_text(text)
+    return root
+
+
+def commands(block: str) -> list[tuple[str, str]]:
+    """Return the commands of a block, each with what is seen after it."""
+    found: list[tuple[str, str]] = []
+    for line in block.splitlines(keepends=True):
+        if line.startswith("$ "):
+            found.append((line[2:].rstrip("\n"), ""))
+        else:
+            found[-1] = (found[-1][0], found[-1][1] + line)
+    return found
+
+
+def aside(text: str) -> list[str]:
+    """Return the lines, without what differs from run to run."""
+    for pattern, word in ASIDE:
+        text = pattern.sub(word, text)
+    # Whether there is time to say what is waited for is the machine's affair.
+    lines = [line.strip() for line in text.strip().splitlines()]
+    return [line for line in lines if not line.startswith("waiting ")]
+
+
+async def play(page: str, temporary: Path, see: Callable[[str, str, str], Awaitable[None]]) -> None:
+    """Type every command of a page; `see` gets each with what the page says and what came."""
+    text = (PAGES / f"{page}.md").read_text()
+    (temporary / "stage").mkdir()
+    work = work_folder(temporary)
+    async with SCENES[page](temporary / "stage", work) as scene:
+        for block in BLOCK.findall(text):
+            for typed, expected in commands(block):
+                seen = await asyncio.to_thread(scene.type, typed)
+                if "--detach" in typed and page not in {"nobody-can-build"}:
+                    await scene.under_way()
+                await see(typed, expected, seen)
+
+
+async def rewrite(page: str) -> None:
+    """Write what is seen now into a page."""
+    fresh: list[str] = []
+
+    async def keep(typed: str, _: str, seen: str) -> None:
+        fresh.append(f"$ {typed}\n{seen}" + ("" if seen.endswith("\n") or not seen else "\n"))
+
+    with tempfile.TemporaryDirectory(prefix="ph-") as temporary:
+        await play(page, Path(temporary), keep)
+    file = PAGES / f"{page}.md"
+    blocks = iter(BLOCK.findall(file.read_text()))
+    counts = [len(commands(block)) for block in blocks]
+    rest = iter(fresh)
+    texts = iter("".join(next(rest) for _ in range(count)) for count in counts)
+    file.write_text(BLOCK.sub(lambda _: next(texts), file.read_text()))
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or SCENES:
+        asyncio.run(rewrite(name))
