@@ -7,7 +7,8 @@ import pytest
 from pierhead.protocol.cli.main import run
 from pierhead.protocol.cli.speak import REFUSED, USAGE
 from pierhead.protocol.plan import Plan
-from pierhead.router.cli import build, flags
+from pierhead.router.cli import carry, flags
+from pierhead.router.cli.asked import Asked
 from pierhead.router.cli.flags import Output
 
 
@@ -21,21 +22,21 @@ def context(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[build.Asked]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
     """Collect what would be built."""
-    seen: list[build.Asked] = []
+    seen: list[Asked] = []
 
-    async def remember(one: build.Asked, *_: object) -> int:
+    def remember(one: Asked, *_: object) -> int:
         seen.append(one)
         return 0
 
-    monkeypatch.setattr(build, "_build", remember)
+    monkeypatch.setattr(carry, "carry", remember)
     return seen
 
 
 @pytest.mark.parametrize("flag", sorted(flags.REFUSED))
 def test_a_flag_that_is_not_honoured_is_refused_by_name(
-    flag: str, context: Path, asked: list[build.Asked], capsys: pytest.CaptureFixture[str]
+    flag: str, context: Path, asked: list[Asked], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["build", f"{flag}=x", str(context)]) == USAGE
     told = capsys.readouterr().err
@@ -44,7 +45,7 @@ def test_a_flag_that_is_not_honoured_is_refused_by_name(
 
 
 def test_build_arguments_without_a_value_come_from_the_environment(
-    context: Path, asked: list[build.Asked], monkeypatch: pytest.MonkeyPatch
+    context: Path, asked: list[Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FROM_HERE", "v")
     monkeypatch.delenv("NOT_HERE", raising=False)
@@ -56,9 +57,7 @@ def test_build_arguments_without_a_value_come_from_the_environment(
     assert asked[0].plan.build_args == {"A": "b=c", "EMPTY": "", "FROM_HERE": "v"}
 
 
-def test_the_project_is_the_tags_name_or_the_folders(
-    context: Path, asked: list[build.Asked]
-) -> None:
+def test_the_project_is_the_tags_name_or_the_folders(context: Path, asked: list[Asked]) -> None:
     run(["build", str(context)])
     run(["build", "-t", "web", "-t", "web:1.2", str(context)])
     assert [(one.project, one.tags) for one in asked] == [
@@ -68,7 +67,7 @@ def test_the_project_is_the_tags_name_or_the_folders(
 
 
 def test_a_dockerfile_is_named_from_the_context_or_from_where_we_are(
-    context: Path, asked: list[build.Asked], monkeypatch: pytest.MonkeyPatch
+    context: Path, asked: list[Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(context.parent)
     run(["build", "-f", "other.Dockerfile", str(context)])
@@ -77,7 +76,7 @@ def test_a_dockerfile_is_named_from_the_context_or_from_where_we_are(
 
 
 def test_a_secret_looking_argument_is_refused_with_what_to_type_instead(
-    context: Path, asked: list[build.Asked], capsys: pytest.CaptureFixture[str]
+    context: Path, asked: list[Asked], capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--build-arg", "NPM_TOKEN=hunter2", "--build-arg", "PLAIN=x", str(context)]
 
@@ -112,7 +111,7 @@ def test_a_secret_comes_from_where_docker_would_take_it(
     text: str,
     value: bytes,
     context: Path,
-    asked: list[build.Asked],
+    asked: list[Asked],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(context.parent)
@@ -148,7 +147,7 @@ def test_a_secret_that_cannot_be_had_is_refused_before_anything_is_packed(
     texts: list[str],
     said: str,
     context: Path,
-    asked: list[build.Asked],
+    asked: list[Asked],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     given = [part for text in texts for part in ("--secret", text)]
@@ -193,7 +192,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_packed(
     arguments: list[str],
     said: str,
     context: Path,
-    asked: list[build.Asked],
+    asked: list[Asked],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["build", *arguments, str(context)]) == USAGE
@@ -211,7 +210,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_packed(
     ],
 )
 def test_a_context_that_is_no_folder_is_refused_with_the_way(
-    context: str, said: str, asked: list[build.Asked], capsys: pytest.CaptureFixture[str]
+    context: str, said: str, asked: list[Asked], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["build", context]) == USAGE
     told = capsys.readouterr().err
@@ -220,7 +219,7 @@ def test_a_context_that_is_no_folder_is_refused_with_the_way(
     assert asked == []
 
 
-def test_every_flag_of_the_plan_reaches_it(context: Path, asked: list[build.Asked]) -> None:
+def test_every_flag_of_the_plan_reaches_it(context: Path, asked: list[Asked]) -> None:
     given = [
         *("--target", "web", "--label", "a=b", "--label", "c", "--platform", "linux/aarch64"),
         *("--no-cache", "--pull=true", "--network", "none", "--timeout", "60"),
@@ -244,16 +243,14 @@ def test_every_flag_of_the_plan_reaches_it(context: Path, asked: list[build.Aske
     )
 
 
-def test_what_is_so_anyway_is_taken_and_changes_nothing(
-    context: Path, asked: list[build.Asked]
-) -> None:
+def test_what_is_so_anyway_is_taken_and_changes_nothing(context: Path, asked: list[Asked]) -> None:
     given = ["--push", "--rm", "--force-rm", "--provenance=false", "--sbom=false", "--load=false"]
     run(["build", str(context)])
     assert run(["build", *given, "-o", "type=registry", "--pull=false", str(context)]) == 0
     assert asked[0] == asked[1]
 
 
-def test_outputs_are_files_of_three_kinds(context: Path, asked: list[build.Asked]) -> None:
+def test_outputs_are_files_of_three_kinds(context: Path, asked: list[Asked]) -> None:
     given = ["-o", "out.tar", "-o", "type=oci,dest=a", "-o", "dest=b,type=tar", "-o", "-"]
     run(["build", *given, str(context)])
     assert asked[0].wish.outputs == (
@@ -265,14 +262,14 @@ def test_outputs_are_files_of_three_kinds(context: Path, asked: list[build.Asked
 
 
 def test_a_flag_after_two_dashes_is_a_path(
-    asked: list[build.Asked], capsys: pytest.CaptureFixture[str]
+    asked: list[Asked], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["build", "--", "--squash"]) == USAGE
     assert "--squash is not a folder" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_dockerfile_is_refused(
-    tmp_path: Path, asked: list[build.Asked], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, asked: list[Asked], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["build", str(tmp_path)]) == USAGE
     assert "there is no Dockerfile in" in capsys.readouterr().err

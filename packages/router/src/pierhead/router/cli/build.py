@@ -1,59 +1,30 @@
-"""`pierhead build`: like `docker build`, elsewhere."""
+"""`pierhead build`: like `docker build`, elsewhere.
 
-import asyncio
+Here is what happens before the first line: the command line is read and the folder described. What
+speaks to a control plane is in `carry`, and imported only then.
+"""
+
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from pierhead.protocol.build import BuildView
-from pierhead.protocol.cli.place import find_place
-from pierhead.protocol.cli.speak import OK, USAGE, Progress, fail, give, give_json, size, tell
-from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.cli.speak import USAGE, fail, size, tell
 from pierhead.protocol.client.known import Known
 from pierhead.protocol.client.leftout import LeftOut
 from pierhead.protocol.client.pack import Packed, pack
-from pierhead.protocol.client.retry import patiently
-from pierhead.protocol.client.upload import upload
-from pierhead.protocol.plan import ContextRef, IfNobody, Plan, Submit
+from pierhead.protocol.plan import Plan
 from pierhead.router.cli import flags
-from pierhead.router.cli.deliver import Wish, check_wish, deliver
-from pierhead.router.cli.follow import Story, follow
-from pierhead.router.cli.interrupt import attend
-from pierhead.router.cli.once import control_plane
+from pierhead.router.cli.asked import Asked, Wish, check_wish
 from pierhead.router.cli.secret import read_secrets, tell_notes
 from pierhead.router.domain.errors import Refused
 from pierhead.router.domain.secretlike import require_no_secret
 
-SUBMIT_SECONDS: Final = 60.0
 _REMOTE: Final = re.compile(r"(https?|git|ssh)://|git@|github\.com/|.+\.git(#|$)")
 Texts = list[str] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What the command line asks for."""
-
-    folder: Path
-    project: str
-    name: str
-    tags: tuple[str, ...]
-    plan: Plan
-    wish: Wish
-    key: str | None
-    on: tuple[str, ...]
-    supersedes: str | None
-    if_nobody: IfNobody
-    quiet: bool
-    as_json: bool
-    detach: bool
-    raw: bool
-    secrets: Mapping[str, bytes] = field(repr=False)
-    allow_secret_args: bool
 
 
 def command(
@@ -154,76 +125,14 @@ def command(
     packed = pack(asked.folder, dockerfile=plan.dockerfile, known=known)
     known.save(asked.folder)
     _tell_context(asked, packed)
-    return asyncio.run(_build(asked, packed, url))
+    from pierhead.router.cli.carry import carry  # noqa: PLC0415 - the first line was told
+
+    return carry(asked, packed, url)
 
 
 def prepare_arguments(arguments: Sequence[str]) -> list[str]:
     """Return what is to be parsed; a flag of docker's that is not honoured is named."""
     return flags.honoured(arguments)
-
-
-async def _build(asked: Asked, packed: Packed, url: str | None) -> int:
-    found = find_place(url)
-    async with control_plane(found, stays=asked.detach) as place, place.client() as client:
-        progress = Progress("upload", packed.size_bytes, quiet=asked.quiet)
-        sent = await upload(client, asked.project, packed, lambda done, _: progress.at(done))
-        if sent.sent_bytes and not asked.quiet:
-            changed = f"{sent.files} of {packed.files} files changed"
-            tell(f"upload    {changed}, {size(sent.sent_bytes)} of {size(packed.size_bytes)}")
-        view = await _submit(client, asked, sent.context)
-        if asked.detach:
-            await _tell_replaced(client, view)
-            _give_id(asked, view)
-            return OK
-        return await _follow(client, asked, view, may_detach=place is found)
-
-
-async def _submit(client: RouterClient, asked: Asked, context: ContextRef) -> BuildView:
-    # A key makes the call replayable: a lost answer must not build twice.
-    key = asked.key or f"cli-{os.urandom(16).hex()}"
-    request = Submit(
-        project=asked.project,
-        plan=asked.plan,
-        context=context,
-        key=key,
-        tags=asked.tags,
-        on=asked.on,
-        supersedes=asked.supersedes,
-        if_nobody=asked.if_nobody,
-        secrets=dict(asked.secrets),
-        secret_args=asked.allow_secret_args,
-    )
-    return await patiently(lambda: client.submit(request), SUBMIT_SECONDS)
-
-
-async def _follow(client: RouterClient, asked: Asked, view: BuildView, *, may_detach: bool) -> int:
-    gives = not asked.wish.takes_stdout
-    story = Story(asked.name, quiet=asked.quiet, raw=asked.raw, gives=gives)
-
-    async def to_the_end() -> int:
-        code = await follow(client, view.id, story, as_json=asked.as_json)
-        if code == OK:
-            await deliver(client, await client.build(view.id), asked.wish)
-        return code
-
-    return await attend(client, view.id, to_the_end(), may_detach=may_detach)
-
-
-async def _tell_replaced(client: RouterClient, view: BuildView) -> None:
-    """Say which older builds ended because this one came."""
-    if view.supersedes is None:
-        return
-    page = await client.builds(project=view.project)
-    for older in page.builds:
-        if older.cancel_reason == f"replaced by {view.id}":
-            tell(f"queued    replaces {older.id}")
-
-
-def _give_id(asked: Asked, view: BuildView) -> None:
-    if asked.as_json:
-        give_json(view)
-    else:
-        give(view.id)
 
 
 def _tell_context(asked: Asked, packed: Packed) -> None:

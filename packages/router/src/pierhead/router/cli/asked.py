@@ -1,0 +1,74 @@
+"""What the command line of a build asks for, before anything is done about it.
+
+It is read before the first line is told, so nothing here imports what speaks to a control plane.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pierhead.protocol.cli.speak import USAGE, fail
+from pierhead.protocol.plan import IfNobody, Plan
+from pierhead.router.cli.flags import Output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is wanted beside the image in the registry."""
+
+    outputs: tuple[Output, ...] = ()
+    load: bool = False
+    id_file: Path | None = None
+    metadata_file: Path | None = None
+    names: tuple[str, ...] = ()  # NAME:TAG
+    quiet: bool = False
+
+    @property
+    def takes_stdout(self) -> bool:
+        """The image itself goes to stdout, so nothing else may."""
+        return any(output.destination == "-" for output in self.outputs)
+
+
+def check_wish(wish: Wish, *, detach: bool) -> None:
+    """Refuse now what could not be done after the build.
+
+    Raises:
+        CommandFailed: no engine to load into, no folder to write to, or nobody waits for the image.
+    """
+    named = [output.destination for output in wish.outputs if output.destination != "-"]
+    files = [*map(Path, named), *filter(None, (wish.id_file, wish.metadata_file))]
+    if detach and (files or wish.load or wish.takes_stdout):
+        text = "--detach does not wait for the image, so nothing can be made of it"
+        raise fail(text, "leave out --detach, or -o, --load, --iidfile and --metadata-file", USAGE)
+    for file in files:
+        if not file.absolute().parent.is_dir():
+            raise fail(f"there is no folder {file.absolute().parent}", f"make it for {file}", USAGE)
+    if wish.load:
+        from pierhead.router.cli.engine import engine  # noqa: PLC0415 - hardly ever wanted
+
+        engine()
+    if wish.takes_stdout and sys.stdout.isatty():
+        raise fail("an image is not for a terminal", "-o type=tar,dest=FILE", USAGE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the command line asks for."""
+
+    folder: Path
+    project: str
+    name: str
+    tags: tuple[str, ...]
+    plan: Plan
+    wish: Wish
+    key: str | None
+    on: tuple[str, ...]
+    supersedes: str | None
+    if_nobody: IfNobody
+    quiet: bool
+    as_json: bool
+    detach: bool
+    raw: bool
+    secrets: Mapping[str, bytes] = field(repr=False)
+    allow_secret_args: bool
