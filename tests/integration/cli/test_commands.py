@@ -166,7 +166,8 @@ def test_what_is_detached_is_cancelled_from_elsewhere(machine: Machine) -> None:
     assert f"{build_id} " in machine.type("builds", "ls").stdout
 
 
-def test_a_program_that_interrupts_means_cancel(machine: Machine) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_program_that_interrupts_means_cancel(machine: Machine, number: signal.Signals) -> None:
     process = subprocess.Popen(
         [PIERHEAD, "build", "--no-cache", str(machine.context(SLOW))],
         env=machine.environment,
@@ -178,12 +179,24 @@ def test_a_program_that_interrupts_means_cancel(machine: Machine) -> None:
     assert process.stderr is not None
     while "where" not in (line := process.stderr.readline()):
         assert line, "the build ended before it began"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=WITHIN)
 
     assert process.returncode == 130
     assert out == ""
     assert "cancelled" in err
+
+
+def test_whoever_only_watches_stops_watching(machine: Machine) -> None:
+    detached = machine.type("build", "--detach", "--no-cache", str(machine.context(SLOW)))
+    terminal = Terminal(machine, "builds", "watch", "@")
+    terminal.until(rb"STEP 4/4")
+    terminal.type(b"\x03")
+    terminal.until(rb"the build goes on. end it: pierhead builds cancel b_")
+
+    assert terminal.end() == 130
+    assert "building" in machine.type("builds", "ls").stdout
+    assert machine.type("builds", "cancel", detached.stdout.strip()).returncode == 0
 
 
 def test_two_interrupts_on_a_terminal_cancel(machine: Machine) -> None:

@@ -1,5 +1,6 @@
 """What the command line of a build asks for is what is submitted, or it is refused by name."""
 
+import io
 from pathlib import Path
 
 import pytest
@@ -162,7 +163,6 @@ def test_a_secret_that_cannot_be_had_is_refused_before_anything_is_packed(
     ("arguments", "said"),
     [
         (["-f", "nope"], "there is no file nope"),
-        (["-f", "/etc/hostname"], "/etc/hostname is outside the context"),
         (["-t", "a", "-t", "b"], "all -t of one build have the same NAME"),
         (["-t", "ghcr.io/a/b:1"], "ghcr.io/a/b:1 names the registry ghcr.io"),
         (["-t", "localhost:5000/b"], "localhost:5000/b names the registry localhost:5000"),
@@ -170,7 +170,6 @@ def test_a_secret_that_cannot_be_had_is_refused_before_anything_is_packed(
         (["--label", "=x"], "'=x' is not NAME=VALUE"),
         (["--if-nobody", "maybe"], "--if-nobody is here, wait or fail"),
         (["--progress", "tty"], "--progress is auto, plain or quiet"),
-        (["-f", "-"], "a Dockerfile from standard input is not honoured"),
         (["--network", "host"], "--network host is not honoured"),
         (["--platform", "linux/amd64,linux/arm64"], "several platforms in one build"),
         (["--platform", "amd64"], "'amd64' is not a platform"),
@@ -241,6 +240,20 @@ def test_every_flag_of_the_plan_reaches_it(context: Path, asked: list[Asked]) ->
         shm_bytes=256 * 2**20,
         ulimits=("nofile=1024:4096", "core=-1"),
     )
+
+
+def test_a_dockerfile_from_elsewhere_is_put_into_the_context(
+    context: Path, asked: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = context.parent / "generated"
+    elsewhere.write_bytes(b"FROM scratch\n# outside")
+    piped = io.TextIOWrapper(io.BytesIO(b"FROM scratch\n# piped"))
+    monkeypatch.setattr("sys.stdin", piped)
+
+    assert run(["build", "-f", str(elsewhere), str(context)]) == 0
+    assert run(["build", "-f", "-", str(context)]) == 0
+
+    assert [one.plan.dockerfile for one in asked] == [".pierhead.Dockerfile"] * 2
 
 
 def test_what_is_so_anyway_is_taken_and_changes_nothing(context: Path, asked: list[Asked]) -> None:

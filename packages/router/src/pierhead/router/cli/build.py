@@ -6,6 +6,7 @@ speaks to a control plane is in `carry`, and imported only then.
 
 import os
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
@@ -24,6 +25,9 @@ from pierhead.router.domain.errors import Refused
 from pierhead.router.domain.secretlike import require_no_secret
 
 _REMOTE: Final = re.compile(r"(https?|git|ssh)://|git@|github\.com/|.+\.git(#|$)")
+# What a Dockerfile is called that came from elsewhere.
+GIVEN: Final = ".pierhead.Dockerfile"
+DOCKERFILE_BYTES_MAX: Final = 1024 * 1024
 Texts = list[str] | None
 
 
@@ -31,7 +35,7 @@ def command(
     path: Annotated[str, typer.Argument(help="Folder with the context", metavar="PATH")],
     tag: Annotated[Texts, typer.Option("-t", "--tag", help="NAME or NAME:TAG")] = None,
     file: Annotated[
-        str | None, typer.Option("-f", "--file", help="Dockerfile, inside the context")
+        str | None, typer.Option("-f", "--file", help="Dockerfile; - is standard input")
     ] = None,
     build_arg: Annotated[Texts, typer.Option(help="NAME=VALUE, or NAME")] = None,
     secret: Annotated[
@@ -77,8 +81,9 @@ def command(
     folder = _folder(path)
     names = [flags.tag_of(text) for text in tag or []]
     own = flags.project_of(project, names, folder.resolve().name)
+    dockerfile, extra_files = _dockerfile(folder, file)
     plan = Plan(
-        dockerfile=_dockerfile(folder, file),
+        dockerfile=dockerfile,
         target=target,
         build_args=flags.pairs(build_arg or [], from_environment=True),
         labels=flags.pairs(label or [], from_environment=False),
@@ -122,7 +127,7 @@ def command(
         _refuse_secret_arguments(asked.plan)
     # Outside of the loop: there, an interrupt would wait until a large context is packed.
     known = Known.load(asked.folder)
-    packed = pack(asked.folder, dockerfile=plan.dockerfile, known=known)
+    packed = pack(asked.folder, dockerfile=plan.dockerfile, extra_files=extra_files, known=known)
     known.save(asked.folder)
     _tell_context(asked, packed)
     from pierhead.router.cli.carry import carry  # noqa: PLC0415 - the first line was told
@@ -170,22 +175,21 @@ def _left_out(one: LeftOut) -> str:
     return f"{one.path} {'' if one.whole else 'over '}{size(one.size_bytes)}"
 
 
-def _dockerfile(path: Path, file: str | None) -> str:
-    """Return the Dockerfile relative to the context, as `-f` means it: from where we are."""
+def _dockerfile(path: Path, file: str | None) -> tuple[str, dict[str, bytes]]:
+    """Return the Dockerfile's name in the context, and its content when it is not there yet."""
     if file == "-":
-        hint = "write it into a file of the context: pierhead build -f FILE"
-        raise fail("a Dockerfile from standard input is not honoured", hint, USAGE)
+        return GIVEN, {GIVEN: sys.stdin.buffer.read(DOCKERFILE_BYTES_MAX)}
     if file is None:
-        found = path / "Dockerfile"
-        if path.is_dir() and not found.is_file():
+        if path.is_dir() and not (path / "Dockerfile").is_file():
             hint = "name it: pierhead build -f PATH"
             raise fail(f"there is no Dockerfile in {path}", hint, USAGE)
-        return "Dockerfile"
-    inside = Path(file) if (Path(file)).is_file() else path / file
-    if path.is_dir() and not inside.is_file():
+        return "Dockerfile", {}
+    # As docker means it: from where we are; and, if nothing is there, inside the context.
+    found = Path(file) if Path(file).is_file() else path / file
+    if path.is_dir() and not found.is_file():
         raise fail(f"there is no file {file}", "name it: pierhead build -f PATH", USAGE)
     try:
-        return str(inside.resolve().relative_to(path.resolve()))
-    except ValueError as error:
-        hint = "copy it into the context"
-        raise fail(f"{file} is outside the context {path}", hint, USAGE) from error
+        return str(found.resolve().relative_to(path.resolve())), {}
+    except ValueError:
+        with found.open("rb") as outside:
+            return GIVEN, {GIVEN: outside.read(DOCKERFILE_BYTES_MAX)}

@@ -1,0 +1,62 @@
+"""How long until `pierhead build` says its first line, and `pierhead --help` its page.
+
+Wall time of whole processes, from their start to the first byte that is seen; and their processor
+time up to then, which a busy machine does not change as much.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.figure import Figure, percentile, spread
+from tests.acceptance.stage import BIN, BUSYBOX, HELLO
+
+ROUNDS = 30
+GOAL_MS = 200.0
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+async def measure(folder: Path, say: Callable[[str], None]) -> list[Figure]:
+    context = folder / "hello"
+    context.mkdir()
+    (context / "busybox").write_bytes(BUSYBOX.read_bytes())
+    (context / "Dockerfile").write_text(HELLO)
+    config = {"PIERHEAD_CONFIG": str(folder / "config"), "PIERHEAD_URL": "http://127.0.0.1:1"}
+    figures = []
+    for name, words in {"build": ["build", str(context)], "help": ["--help"]}.items():
+        first_line(words, config)  # the first one compiles the modules
+        samples = [first_line(words, config) for _ in range(ROUNDS)]
+        say(spread(f"{name}, first line", [wall for wall, _ in samples]))
+        say(spread(f"{name}, processor", [busy for _, busy in samples]))
+        wall = percentile([wall for wall, _ in samples], 50) * 1000
+        figures.append(Figure(metric=f"{name}_first_line_p50_ms", value=wall, goal=GOAL_MS))
+    return figures
+
+
+def first_line(words: list[str], config: dict[str, str]) -> tuple[float, float]:
+    """Start the command; return the seconds until it says something, and those of a processor."""
+    reading, writing = os.pipe()
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [BIN / "pierhead", *words],
+        env={**os.environ, **config},
+        stdin=subprocess.DEVNULL,
+        stdout=writing,
+        stderr=writing,
+    )
+    os.close(writing)
+    os.read(reading, 1)
+    took = time.perf_counter() - began
+    busy = _processor_seconds(process.pid)
+    os.close(reading)
+    process.kill()
+    process.wait()
+    return took, busy
+
+
+def _processor_seconds(pid: int) -> float:
+    # proc(5): after the name in parentheses, utime and stime are the 12th and 13th fields.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
