@@ -78,7 +78,8 @@ class Pusher:
                 if offset == before:
                     detail = "the registry refuses the part that it waits for"
                     raise Unavailable(problem("dependency-unavailable", detail)) from error
-        await self._send("PUT", location, params={"digest": digest})
+        # Merged: registries keep the state of an upload in the query of its address.
+        await self._send("PUT", str(httpx.URL(location).copy_merge_params({"digest": digest})))
 
     async def _part(self, file: Path, location: str, offset: int) -> tuple[str, int]:
         part = await asyncio.to_thread(_read, file, offset, PART_BYTES)
@@ -130,12 +131,9 @@ class Pusher:
         missing_is_fine: bool = False,
         content: bytes | None = None,
         headers: dict[str, str] | None = None,
-        params: dict[str, str] | None = None,
     ) -> httpx.Response:
         try:
-            answer = await self._http.request(
-                method, url, content=content, headers=headers, params=params
-            )
+            answer = await self._http.request(method, url, content=content, headers=headers)
         except httpx.HTTPError as error:
             detail = f"the registry does not answer: {error or type(error).__name__}"
             raise Unavailable(problem("dependency-unavailable", detail)) from error
