@@ -322,7 +322,7 @@ class Scene:
         )
         fence = "1" if who in {"stale", "forged_stale"} else "2"
         headers = {FENCE_HEADER: fence}
-        body, query = self._body(route, who), QUERIES.get(route)
+        body, query = self.body(route, who), QUERIES.get(route)
         return await self.send(method, filled, token, body, headers, query)
 
     async def ask_registry(self, method: str, path: str, who: str) -> httpx.Response:
@@ -355,7 +355,7 @@ class Scene:
                 await answered.aread()
             return answered
 
-    def _body(self, route: Route, who: str) -> bytes | None:
+    def body(self, route: Route, who: str) -> bytes | None:
         """Return a document that is all right, so that the token alone decides."""
         method, path = route
         match path.removeprefix("/api/builds/{build_id}"):

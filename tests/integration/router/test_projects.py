@@ -1,6 +1,12 @@
 """Projects, environments and tokens, as their owner and others meet them over HTTP."""
 
 import asyncio
+import base64
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -287,3 +293,64 @@ async def test_a_token_of_one_project_learns_nothing_of_builds_elsewhere(house: 
     able = await house.client(token).capabilities()
     assert [one.builds for one in able.runners] == [()]
     assert [len(one.builds) for one in (await house.owner.capabilities()).runners] == [1]
+
+
+async def typed(house: House, *words: str) -> tuple[int, str, str]:
+    """Run the command as the owner does on the control plane's own machine."""
+    mine = {"PIERHEAD_CONFIG": str(house.config), "PIERHEAD_URL": house.url}
+    process = await asyncio.create_subprocess_exec(
+        Path(sys.executable).with_name("pierhead"),
+        *words,
+        env={**os.environ, **mine},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def test_rotate_leaves_a_token_that_opens_wherever_the_old_one_was(house: House) -> None:
+    code, _, said = await typed(house, "owner-token", "rotate")
+
+    file = house.config / "token"
+    fresh = file.read_text().strip()
+    assert code == 0, said
+    assert fresh != house.owner_token
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert fresh not in said
+    login = json.loads((house.config / "docker/config.json").read_text())["auths"]
+    passwords = [base64.b64decode(one["auth"]).decode() for one in login.values()]
+    assert passwords == [f"owner:{fresh}"]
+    assert (await house.client(fresh).own_token()).name == "owner"
+    with pytest.raises(TokenRefused):
+        await house.owner.own_token()
+
+
+async def test_tokens_are_made_listed_and_ended_by_the_command(web: House) -> None:
+    code, out, said = await typed(web, "projects", "tokens", "add", "web", "--expires", "90d")
+    token = out.strip()
+    _, listed, _ = await typed(web, "projects", "tokens", "ls", "web")
+    token_id = said.split()[0]
+    ended, _, _ = await typed(web, "projects", "tokens", "revoke", token_id)
+
+    assert (code, ended) == (0, 0), said
+    assert token.startswith("php_")
+    assert token_id in listed
+    assert token[-4:] in listed
+    assert token not in listed
+    with pytest.raises(TokenRefused):
+        await web.client(token).builds()
+
+
+async def test_a_project_is_removed_by_the_command_only_when_it_was_told_to(web: House) -> None:
+    planned, out, _ = await typed(web, "projects", "rm", "web", "--plan")
+    unasked, _, said = await typed(web, "projects", "rm", "web")
+    still = await web.owner.project("web")
+    removed, _, _ = await typed(web, "projects", "rm", "web", "--yes")
+
+    assert (planned, unasked, removed) == (0, 2, 0)
+    assert out.startswith("would remove web: 0 builds, 0 images, 0 tags, 1 environments, 0 tokens")
+    assert "hint: pierhead projects rm web --yes" in said
+    assert still.name == "web"
+    assert (await web.owner.projects()).projects == ()

@@ -11,8 +11,8 @@ import select
 from typing import Any, Final
 
 from starlette.types import Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from pierhead.server.bounded import Bounded
 from pierhead.server.files import ZERO_COPY
 from pierhead.server.handover import Pipe, of_registry
 from pierhead.server.threads import in_thread
@@ -24,7 +24,7 @@ KEEPS_UP_MS: Final = 5
 SLOW_SECONDS: Final = 60.0  # a reader that takes nothing for longer is gone
 
 
-class Connection(HttpToolsProtocol):
+class Connection(Bounded):
     """One connection; with TLS it is like any other."""
 
     # Of a connection that another process accepted: the way back for requests that are its own.

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import uvloop
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 
 from pierhead.protocol.errors import PierheadError
@@ -83,6 +84,7 @@ from pierhead.router.services.sweep import EVERY_SECONDS, Sweep
 from pierhead.router.services.tokens import Tokens
 from pierhead.server.addresses import usual_address
 from pierhead.server.blobs import BlobStore
+from pierhead.server.bounded import Patience
 from pierhead.server.door import EVERYBODY, LOOPBACK, Network
 from pierhead.server.forwarded import SecureOnly
 from pierhead.server.log import configure, get_logger
@@ -264,8 +266,10 @@ def _compose(
                 WelcomeHandlers(authority=handshakes.authority if handshakes else None)
             ),
         ],
+        middleware=[Middleware(Patience)],
         exception_handlers=EXCEPTION_HANDLERS,
     )
+    app.router.redirect_slashes = False  # a path is what it is; nobody is sent to a guess
     sweep = Sweep(store=store, lifecycle=lifecycle, bells=bells, clock=clock, waiting=patience)
     return Router(
         app=app,

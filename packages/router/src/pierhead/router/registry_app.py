@@ -13,6 +13,7 @@ from typing import Final
 
 import uvloop
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 
 from pierhead.protocol.errors import PierheadError, Unavailable
@@ -30,6 +31,7 @@ from pierhead.router.http.routes import registry_routes
 from pierhead.router.services.identity import Identity
 from pierhead.router.services.registry import Registry
 from pierhead.server.blobs import BlobStore
+from pierhead.server.bounded import Patience
 from pierhead.server.forwarded import SecureOnly
 from pierhead.server.log import configure, get_logger
 from pierhead.server.serve import Service, serve
@@ -82,7 +84,11 @@ async def _serve(settings: Settings, store: SqlStore, url: str, key: bytes) -> N
         registry=Registry(store=store, blobs=blobs, clock=clock),
         realm=f"{url}/v2/token",
     )
-    app = Starlette(routes=registry_routes(handlers), exception_handlers=EXCEPTION_HANDLERS)
+    app = Starlette(
+        routes=registry_routes(handlers),
+        middleware=[Middleware(Patience)],
+        exception_handlers=EXCEPTION_HANDLERS,
+    )
     secure = SecureOnly(app, proxy_networks(settings.proxies))
     service = Service(secure, drain=lambda: None, takes_at=settings.data / REGISTRY_SOCKET)
     async with _tidied(identity, blobs, clock):
