@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import pty
 import re
 import shutil
 import subprocess
@@ -378,3 +379,86 @@ def test_of_a_script_that_was_cut_nothing_runs(tmp_path: Path) -> None:
         cut = text[: int(len(text) * share)]
         done = script(cut, "ph1_h:1_-_secret", path=f"{tmp_path}")
         assert "installed" not in done.stderr
+
+
+def login(
+    plane: Plane, folder: Path, *words: str, keys: bytes | None = None, **environment: str
+) -> tuple[int, str]:
+    """Type `pierhead login`, on a terminal if there are keys; return its end and what it said."""
+    place = {"PIERHEAD_CONFIG": str(folder), "NO_COLOR": "1", **environment}
+    command = [str(BIN / "pierhead"), "login", plane.url, *words]
+    if keys is None:
+        token = (plane.folder / "config" / "token").read_text()
+        done = subprocess.run(
+            command,
+            env={**os.environ, **place},
+            input=token,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=90,
+        )
+        return done.returncode, done.stderr
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(command[0], command, {**os.environ, **place})
+    os.write(terminal, keys)
+    said = b""
+    with contextlib.suppress(OSError):  # EIO: the command has ended
+        while data := os.read(terminal, 4096):
+            said += data
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said.decode()
+
+
+async def test_an_unknown_authority_is_shown_and_asked_about_before_any_token(
+    plane: Plane, tmp_path: Path
+) -> None:
+    pin = (await plane.code("shown")).pin
+    token = tmp_path / "token"
+    token.write_text((plane.folder / "config" / "token").read_text())
+    said_no = login(plane, tmp_path / "no", "--token-file", str(token), keys=b"n\n")
+    said_yes = login(plane, tmp_path / "yes", "--token-file", str(token), keys=b"y\n")
+
+    assert said_no[0] == 1
+    assert pin in said_no[1]
+    assert not (tmp_path / "no" / "context.json").exists()
+    assert said_yes[0] == 0, said_yes[1]
+    noted = msgspec.json.decode((tmp_path / "yes" / "context.json").read_bytes())
+    assert noted["ca"] == plane.ca
+    assert (tmp_path / "yes" / "context.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_authority_that_the_system_trusts_needs_no_pin(plane: Plane, tmp_path: Path) -> None:
+    file = str(plane.folder / "config" / "ca.crt")
+    code, said = login(plane, tmp_path, SSL_CERT_FILE=file)
+    assert code == 0, said
+    assert "ca" not in msgspec.json.decode((tmp_path / "context.json").read_bytes())
+
+
+def test_three_variables_stand_for_a_login(plane: Plane, tmp_path: Path) -> None:
+    place = {
+        "PIERHEAD_CONFIG": str(tmp_path),
+        "PIERHEAD_URL": plane.url,
+        "PIERHEAD_TOKEN": (plane.folder / "config" / "token").read_text().strip(),
+        "PIERHEAD_CA": str(plane.folder / "config" / "ca.crt"),
+    }
+
+    def status(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [BIN / "pierhead", "status"],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=90,
+        )
+
+    seen, blind = status(place), status({**place, "PIERHEAD_CA": ""})
+    missing = status({**place, "PIERHEAD_CA": str(tmp_path / "none")})
+    assert seen.returncode == 0, seen.stderr
+    assert blind.returncode == 3
+    assert "is not to be trusted" in blind.stderr
+    assert missing.returncode != 0
+    assert "there is no certificate in" in missing.stderr
+    assert "hint: " in missing.stderr
