@@ -75,6 +75,12 @@ MUTANTS: Final = [
         "if build.fence >= policy.grants_max:",
     ),
     Mutant(
+        "a build that breaks its runners is tried for ever",
+        "domain/build.py",
+        "if build.broken >= policy.broken_max:",
+        "if build.broken > policy.grants_max:",
+    ),
+    Mutant(
         "a release counts as a failed attempt",
         "domain/build.py",
         "uncounted = replace(build, attempts=build.attempts - 1)",

@@ -46,6 +46,7 @@ class Faults:
     runner_crash: float = 0.0  # for each turn of a runner
     runner_freeze: float = 0.0
     runner_drain: float = 0.0
+    runner_break: float = 0.0  # for each build: it breaks the runner, which gives it back
     runner_cut_off: float = 0.0  # it goes on, and nothing reaches it or comes from it
     router_crash: float = 0.0  # after a commit, before the answer
     router_down_seconds: float = 1.0
@@ -62,6 +63,7 @@ class Faults:
             runner_freeze=chance.choice([0, 0, 0.02, 0.05]),
             runner_cut_off=chance.choice([0, 0.02, 0.05]),
             runner_drain=chance.choice([0, 0, 0.02]),
+            runner_break=chance.choice([0, 0, 0.1, 0.7]),
             router_crash=chance.choice([0, 0, 0.01, 0.05]),
             router_down_seconds=chance.choice([1, 10, 45]),
             clock_rates=chance.choice([(1.0, 1.0), (0.9, 1.1)]),

@@ -26,6 +26,7 @@ ALLOWED: Final = {
 FINAL: Final = {"succeeded", "failed", "cancelled"}
 ATTEMPTS_MAX: Final = 3
 GRANTS_MAX: Final = 20
+BROKEN_MAX: Final = 3
 OFFLINE_GRACE: Final = timedelta(seconds=15)
 
 
@@ -71,6 +72,7 @@ class Truth:
     untrusted: set[str]
     holds: dict[str, list[Hold]] = field(default_factory=lambda: defaultdict(list))
     released: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    broken: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # of those
     queued_since: dict[str, datetime] = field(default_factory=dict)
     executions: list[Execution] = field(default_factory=list)
     heard: dict[str, datetime] = field(default_factory=dict)  # when a runner asked last
@@ -182,6 +184,7 @@ class Truth:
         counted = len(holds) - self.released[new.id]
         assert counted <= ATTEMPTS_MAX, f"{new.id} was tried {counted} times"
         assert len(holds) <= GRANTS_MAX, f"{new.id} was granted for ever"
+        assert self.broken[new.id] < BROKEN_MAX, f"{new.id} may break one more runner"
 
     def _ended(self, old: StoredBuild | None, new: StoredBuild, ledger: MemoryLedger) -> None:
         if new.build.state not in FINAL or (old is not None and old.build.state in FINAL):
@@ -216,6 +219,9 @@ class Truth:
             case "runners-lost":
                 enough = grants - released >= ATTEMPTS_MAX or grants >= GRANTS_MAX
                 assert enough, f"{new.id} was given up after {grants} grants"
+            case "runner":
+                before = self.broken[new.id]  # the last one is noted when it was answered
+                assert before >= BROKEN_MAX - 1, f"{new.id} broke {before} runners before"
             case "no-runner" | "waited-too-long":
                 assert new.submit.if_nobody != "wait", f"{new.id} would have waited"
             case cause:

@@ -10,7 +10,15 @@ from typing import Any, Final, TypeVar
 
 from pierhead.protocol.build import CancelRequest
 from pierhead.protocol.digest import digest_of
-from pierhead.protocol.lease import Acquire, Acquired, Heartbeat, LogAccepted, Release, Renewed
+from pierhead.protocol.lease import (
+    Acquire,
+    Acquired,
+    Heartbeat,
+    LogAccepted,
+    Release,
+    ReleaseReason,
+    Renewed,
+)
 from pierhead.protocol.plan import Submit
 from pierhead.protocol.result import Envelope, PlatformImage, Receipt
 from pierhead.protocol.runner import Session, SessionRequest
@@ -139,9 +147,9 @@ class Router:
     ) -> LogAccepted:
         return finish(self.attempts.append_log(self._attempt(build_id, fence, token), offset, part))
 
-    def release(self, build_id: str, fence: int, token: str) -> None:
+    def release(self, build_id: str, fence: int, token: str, reason: ReleaseReason) -> None:
         attempt = self._attempt(build_id, fence, token)
-        finish(self.attempts.release(attempt, Release(reason="draining")))
+        finish(self.attempts.release(attempt, Release(reason=reason)))
 
     def push(self, build_id: str, fence: int, token: str, image: "Image") -> None:
         attempt = self._attempt(build_id, fence, token)

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from pierhead.protocol.lease import Acquire, Acquired, Grant, Held, LogAccepted, Renewed
+from pierhead.protocol.lease import (
+    Acquire,
+    Acquired,
+    Grant,
+    Held,
+    LogAccepted,
+    ReleaseReason,
+    Renewed,
+)
 from pierhead.protocol.result import Envelope, Failure, Receipt
 from pierhead.protocol.runner import Capabilities, Session, SessionRequest
 from pierhead.router.domain.errors import Refused, SessionSuperseded
@@ -119,7 +127,7 @@ class Runner:
         if chance.random() < faults.runner_drain:
             self.draining = True
             for job in list(self.jobs.values()):
-                self.give_back(job)
+                self.give_back(job, "draining")
         return False
 
     def thaw(self) -> None:
@@ -331,6 +339,9 @@ class Runner:
         if not self.has(job) or job.result is not None:
             return
         log = job.execution.log
+        if self.world.chance.random() < self.world.faults.runner_break:
+            self.give_back(job, "unhealthy")
+            return
         if job.fails:
             failure = Failure(cause="command", message="exit code 1")
             job.result = Envelope(outcome="failed", failure=failure, log_bytes=len(log))
@@ -380,12 +391,12 @@ class Runner:
         self.call(ask, self.alive_reply(lambda _answer: self.drop(job)))
         self.later(AGAIN_SECONDS, lambda: self.report(job) if job.result is envelope else None)
 
-    def give_back(self, job: Job) -> None:
+    def give_back(self, job: Job, reason: ReleaseReason) -> None:
         """Stop the build and say so, once: if that is lost, the next request says it, too."""
         grant = job.grant
         self.drop(job)
         self.call(
-            lambda router: self.world.release(router, grant.build_id, grant.fence, grant.token),
+            lambda router: self.world.release(router, grant, reason),
             lambda _answer: None,
         )
 

@@ -57,4 +57,6 @@ def test_the_faults_are_hard_enough_to_see_every_way_in_which_a_build_ends() -> 
             ends["here with a reason"] += bool(stored.here_reason)
 
     expected = {"succeeded", "cancelled", "command", "no-runner", "waited-too-long"}
-    assert expected | {"runners-lost", "again", "released", "here with a reason"} <= set(+ends)
+    assert expected | {"runners-lost", "runner", "again", "released", "here with a reason"} <= set(
+        +ends
+    )

@@ -10,7 +10,7 @@ from datetime import timedelta
 from random import Random
 from typing import Final, TypeVar
 
-from pierhead.protocol.lease import Acquire, Acquired
+from pierhead.protocol.lease import Acquire, Acquired, Grant, ReleaseReason
 from pierhead.protocol.plan import ContextRef, IfNobody, Plan, Submit
 from pierhead.router.domain.errors import Refused
 from pierhead.router.domain.token import token_hash
@@ -194,14 +194,16 @@ class World:
             if let_in:
                 self.truth.asked(name, request.session_id, request.turn)
 
-    def release(self, router: Router, build_id: str, fence: int, token: str) -> None:
+    def release(self, router: Router, grant: Grant, reason: ReleaseReason) -> None:
+        build_id, fence = grant.build_id, grant.fence
         before = self.store.ledger.builds_[build_id].build.lease
         try:
-            router.release(build_id, fence, token)
+            router.release(build_id, fence, grant.token, reason)
         finally:
             after = self.store.ledger.builds_[build_id].build.lease
             if before is not None and before.fence == fence and after is None:
                 self.truth.released[build_id] += 1
+                self.truth.broken[build_id] += reason == "unhealthy"
 
     def _note(self, answer: object) -> None:
         self.trace.update(f"{self.clock.time} {answer!r}\n".encode())

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from pierhead.protocol.plan import Plan
 from pierhead.protocol.result import Failure
 from pierhead.runner.adapters import isolation
+from pierhead.runner.adapters.buildah import BuilderLostError
 from pierhead.runner.adapters.process import ENVIRONMENT
 from pierhead.runner.ports import Broken
 from tests.acceptance.stage import free_port
@@ -210,3 +212,33 @@ async def test_a_dockerfile_that_is_a_link_to_itself_is_the_dockerfiles_fault(
 
     assert failure.cause == "dockerfile"
     assert failure.message == "Dockerfile is a link that leads to no file of the context"
+
+
+@pytest.mark.parametrize("which", [0, -1])
+async def test_a_builder_that_is_killed_says_nothing_about_the_build(
+    bench: Bench, which: int
+) -> None:
+    attempt = bench.attempt(
+        "RUN echo Error: mine; echo here; while ! test -e /x; do sleep 1; done\n"
+    )
+    building = asyncio.create_task(attempt.run())
+    await attempt.until(b"\nhere\n")
+
+    os.kill(sorted(buildahs_of(attempt))[which], 9)
+
+    with pytest.raises(BuilderLostError):
+        await building
+    assert (await attempt.stop()).clean
+
+
+def buildahs_of(attempt: Attempt) -> list[int]:
+    """Return the processes of buildah: itself, and the one that waits for runc."""
+    folder = Path(attempt.groups[0].cgroups[0], "main")
+    pids = [int(line) for line in (folder / "cgroup.procs").read_text().split()]
+    return [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().startswith("buildah")]
+
+
+async def test_a_step_whose_process_is_killed_is_the_steps_failure(bench: Bench) -> None:
+    failure = await failure_of(bench.attempt("RUN sh -c 'kill -9 $$'; exit $?\n"))
+
+    assert (failure.cause, failure.exit_code) == ("command", 137)

@@ -213,6 +213,39 @@ async def test_a_cancel_is_told_with_the_next_heartbeat_and_log_part(house: Hous
     assert (await attempt.signals(build.id, grant.fence)).cancel_requested
 
 
+async def test_a_runner_that_cancels_by_itself_is_not_believed(house: House) -> None:
+    runner = await house.runner()
+    build, grant = await house.leased(runner)
+
+    with pytest.raises(IntegrityError) as refused:
+        await house.client(grant.token).report(build.id, grant.fence, Envelope(outcome="cancelled"))
+
+    seen = await house.owner.build(build.id)
+    assert refused.value.problem.slug == "result-mismatch"
+    assert (seen.state, seen.cancelled_by) == ("failed", None)
+    assert seen.result is not None
+    assert seen.result.failure is not None
+    assert seen.result.failure.cause == "integrity"
+    assert "nobody asked for that" in seen.result.failure.message
+
+
+async def test_a_build_that_breaks_its_runner_three_times_is_given_up(house: House) -> None:
+    runner = await house.runner()
+    build, grant = await house.leased(runner)
+    for again in (True, True, False):
+        client = house.client(grant.token)
+        await client.release(build.id, grant.fence, Release(reason="unhealthy"))
+        if again:
+            [grant] = (await runner.acquire()).grants
+
+    seen = await house.owner.build(build.id)
+    assert seen.state == "failed"
+    assert seen.result is not None
+    assert seen.result.failure is not None
+    assert seen.result.failure.cause == "runner"
+    assert seen.result.failure.message == "its runner broke 3 times while it built this"
+
+
 async def test_a_success_that_crossed_the_cancel_publishes_nothing(house: House) -> None:
     runner = await house.runner()
     _, earlier = await house.leased(runner, tags=("latest",))

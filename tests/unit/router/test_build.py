@@ -1,11 +1,13 @@
 """Every state of a build meets every command."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
 
 import pytest
 
+from pierhead.protocol.lease import ReleaseReason
 from pierhead.router.domain import build as b
 from pierhead.router.domain.errors import BuildFinished, LeaseLost, Refused, TokenSpent
 
@@ -31,6 +33,7 @@ BUILDS = {
     "silent in its last attempt": replace(
         LEASED, fence=3, attempts=3, lease=replace(SILENT, fence=3)
     ),
+    "breaks its runners": replace(LEASED, fence=3, broken=2, lease=lease(3)),
     "succeeded": b.Build(
         id="b_1", state=b.State.SUCCEEDED, fence=1, attempts=1, result=DIGEST, finished_at=NOW
     ),
@@ -44,6 +47,7 @@ COMMANDS: list[b.Command] = [
     b.Report(1, "failed", DIGEST),
     b.Report(1, "cancelled", DIGEST),
     b.Release(1, "draining"),
+    b.Release(1, "unhealthy"),
     b.Lose(1, "restarted"),
     b.Cancel("the owner", ""),
     b.Expire(),
@@ -108,8 +112,30 @@ def test_a_runner_that_takes_and_releases_for_ever_is_stopped() -> None:
     build = BUILDS["queued"]
     for fence in range(1, POLICY.grants_max + 1):
         build, _ = decide(build, b.Grant("one", "s_1", f"r{fence}"))
-        build, _ = decide(build, b.Release(fence, "unhealthy"))
+        build, _ = decide(build, b.Release(fence, "draining"))
     assert build.state is b.State.FAILED
+
+
+def test_a_build_that_breaks_its_runners_is_given_up_and_one_that_moves_on_is_not() -> None:
+    build = BUILDS["queued"]
+    effects: Sequence[b.Effect] = ()
+    reasons: list[ReleaseReason] = ["unhealthy", "draining", "unhealthy", "draining", "unhealthy"]
+    states = []
+    for fence, reason in enumerate(reasons, 1):
+        build, _ = decide(build, b.Grant("one", "s_1", f"r{fence}"))
+        build, effects = decide(build, b.Release(fence, reason))
+        states.append(build.state.value)
+
+    assert states == ["queued", "queued", "queued", "queued", "failed"]
+    assert list(effects) == [b.Finished(b.State.FAILED, "runner")]
+
+
+def test_a_cancelled_build_that_breaks_its_last_runner_is_cancelled() -> None:
+    broken = replace(BUILDS["cancelling"], broken=POLICY.broken_max - 1, fence=3, lease=lease(3))
+
+    after, _ = decide(broken, b.Release(3, "unhealthy"))
+
+    assert after.state is b.State.CANCELLED
 
 
 def test_a_report_whose_answer_was_lost_gets_the_same_answer_for_fifteen_minutes() -> None:

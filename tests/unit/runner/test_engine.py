@@ -414,6 +414,27 @@ async def test_a_failed_build_is_a_result_and_no_fault_of_the_machine(start: Sta
     assert all(request.reason in {None, "draining"} for request in stage.control.asked)
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_build_that_ends_early_says_how_long_it_took(
+    start: Start, *, cancelled: bool
+) -> None:
+    failure = Failure(cause="command", message="exit code 7", exit_code=7)
+    backend = FakeBackend(
+        Broken(failure=failure, cache=CacheUse(), peak_memory_bytes=None), gate=asyncio.Event()
+    )
+    stage = await start(backend)
+    hold = await granted(stage)
+    await until(lambda: backend.begun)
+    await asyncio.sleep(0.01)
+    (hold.cancelled if cancelled else backend.gate or hold.cancelled).set()
+    await until(lambda: hold.envelopes)
+    await stage.end()
+
+    assert hold.envelopes[0].outcome == ("cancelled" if cancelled else "failed")
+    assert hold.envelopes[0].timings.building_ms >= 10
+    assert hold.envelopes[0].timings.total_ms >= hold.envelopes[0].timings.building_ms
+
+
 async def test_a_push_that_changes_the_image_is_an_integrity_failure(
     start: Start, tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from pierhead.protocol.result import Failure
-from pierhead.runner.domain.failure import EXTRACT_LINES, Disk, Ending, explain
+from pierhead.runner.domain.failure import EXTRACT_LINES, Disk, Ending, explain, lost_builder
 from pierhead.runner.domain.progress import Progress
 
 RAN = 'Error: building at STEP "RUN x": while running runtime: exit status {}\n'
@@ -270,6 +270,29 @@ def test_a_fault_of_buildah_is_not_the_users() -> None:
     broken = told("STEP 1/1: FROM scratch\nError: open /x.lock: read-only file system\n")
     assert (broken.cause, broken.message) == ("runner", "the builder failed")
     assert broken.detail == "open /x.lock: read-only file system"
+
+
+@pytest.mark.parametrize(
+    ("code", "last", "lost"),
+    [
+        (1, "unshare: sigprocmask unblock failed: Invalid argument\n", True),
+        (-9, "", True),
+        (1, "", True),
+        (1, "nsenter: cannot open /run/netns/x: No such file or directory\n", True),
+        (137, RAN.format(137), False),
+        (7, RAN.format(7), False),
+        (125, "Error: something else\n", False),
+        (1, "write /x: no space left on device\n", False),
+    ],
+)
+def test_a_builder_that_is_gone_is_told_from_one_that_failed(
+    code: int, last: str, lost: bool
+) -> None:
+    progress = Progress()
+    progress.feed(f"STEP 1/1: RUN x\nError: the step says so\nmore\n{last}".encode())
+    progress.finish()
+
+    assert lost_builder(Ending(code=code, progress=progress)) is lost
 
 
 def test_time_that_is_over_wins_over_everything() -> None:

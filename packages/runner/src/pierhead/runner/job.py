@@ -174,12 +174,17 @@ class Job:
 
     async def _enter(self, phase: Phase) -> None:
         """Go on to a phase. The router hears of it; a build does not wait for one that is away."""
-        now = asyncio.get_running_loop().time()
-        self._took[self._phase] = self._took.get(self._phase, 0) + int((now - self._began) * 1000)
-        self._phase, self._began = phase, now
+        self._book()
+        self._phase = phase
         with contextlib.suppress(Unavailable):
             if await self._hold.enter(phase):
                 self.stop("cancelled")
+
+    def _book(self) -> None:
+        """Count the time until now for the phase that the build is in."""
+        now = asyncio.get_running_loop().time()
+        self._took[self._phase] = self._took.get(self._phase, 0) + int((now - self._began) * 1000)
+        self._began = now
 
     async def _settle(
         self,
@@ -260,6 +265,7 @@ class Job:
         )
 
     def _timings(self) -> Timings:
+        self._book()
         return Timings(
             fetching_ms=self._took.get("fetching", 0),
             building_ms=self._took.get("building", 0),

@@ -44,7 +44,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     State.CANCELLED: frozenset(),
 }
 
-LostCause: TypeAlias = Literal["runners-lost"]
+LostCause: TypeAlias = Literal["runners-lost", "runner"]
 GiveUpCause: TypeAlias = Literal["no-runner", "waited-too-long"]
 
 
@@ -58,6 +58,8 @@ class LeasePolicy:
     # With a sweep each second the build waits again at most 25 s after the last sign of life.
     grace: timedelta = timedelta(seconds=4)
     attempts_max: int = 3
+    # A build that runners give back because it breaks them would break all of them, one by one.
+    broken_max: int = 3
     # Releases do not count as attempts; this bounds a runner that takes and releases for ever.
     grants_max: int = 20
     receipt_for: timedelta = timedelta(minutes=15)
@@ -90,6 +92,7 @@ class Build:
     state: State = State.QUEUED
     fence: int = 0  # the highest ever granted
     attempts: int = 0  # grants that count
+    broken: int = 0  # grants given back because the runner broke
     lease: Lease | None = None
     phase: Phase | None = None
     cancel: CancelWish | None = None
@@ -101,6 +104,7 @@ class Build:
         assert self.lease is None or self.lease.fence == self.fence, self
         assert (self.state in FINAL) == (self.finished_at is not None), self
         assert 0 <= self.attempts <= self.fence, self
+        assert 0 <= self.broken <= self.fence, self
 
 
 # Commands: what somebody asks for.
@@ -134,7 +138,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The runner gives the build back, alive and well."""
+    """The runner gives the build back, alive."""
 
     fence: int
     reason: ReleaseReason
@@ -235,6 +239,8 @@ def decide(build: Build, command: Command, *, now: datetime, policy: LeasePolicy
             require_held(build, fence)
             # Giving back in good order is not an attempt that failed.
             uncounted = replace(build, attempts=build.attempts - 1)
+            if reason == "unhealthy":
+                uncounted = replace(uncounted, broken=build.broken + 1)
             return _requeue(uncounted, f"its runner gave it back ({reason})", now, policy)
         case Lose(fence, reason):
             require_held(build, fence)
@@ -303,6 +309,8 @@ def _requeue(build: Build, reason: str, now: datetime, policy: LeasePolicy) -> D
     """End the attempt: back to the queue, or to the end if nobody wants or can try again."""
     if build.cancel is not None:
         return _finish(build, State.CANCELLED, now)
+    if build.broken >= policy.broken_max:
+        return _finish(build, State.FAILED, now, cause="runner")
     if build.attempts >= policy.attempts_max or build.fence >= policy.grants_max:
         return _finish(build, State.FAILED, now, cause="runners-lost")
     waiting = replace(build, state=State.QUEUED, lease=None, phase=None)

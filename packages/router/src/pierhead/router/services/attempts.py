@@ -210,16 +210,14 @@ class Attempts:
             command = machine.Report(attempt.fence, envelope.outcome, result)
             return self.lifecycle.apply(ledger, stored, command, now), None
         forged: Refused | None = None
-        if envelope.outcome == "succeeded":
-            try:
-                check_image(
-                    ledger, stored, attempt_name(stored.id, attempt.fence), envelope, self.read_blob
-                )
-            except ResultMismatch as mismatch:
-                # A forged result ends the build: it is never a reason to try again elsewhere.
-                forged = mismatch
-                failure = Failure(cause="integrity", message=f"{FORGED}: {mismatch}"[:1000])
-                envelope = Envelope(outcome="failed", failure=failure)
+        try:
+            self._check(ledger, stored, attempt, envelope)
+        except ResultMismatch as mismatch:
+            # A forged result ends the build: it is never a reason to try again elsewhere.
+            forged = mismatch
+            told = f"{FORGED}: {mismatch}" if envelope.outcome == "succeeded" else str(mismatch)
+            failure = Failure(cause="integrity", message=told[:1000])
+            envelope = Envelope(outcome="failed", failure=failure)
         if envelope.outcome != "cancelled":
             ended: Ended = "done" if envelope.outcome == "succeeded" else "failed"
             self.steps.end(ledger, stored, ended, now)
@@ -233,6 +231,24 @@ class Attempts:
             reference=reference(self.host, stored.submit.project, digest) if digest else None,
         )
         return self.lifecycle.apply(ledger, settled, command, now), forged
+
+    def _check(
+        self, ledger: Ledger, stored: StoredBuild, attempt: Attempt, envelope: Envelope
+    ) -> None:
+        """Compare a result with what is known of the build.
+
+        Raises:
+            ResultMismatch: it says what cannot be.
+        """
+        name = attempt_name(stored.id, attempt.fence)
+        if envelope.outcome == "succeeded":
+            check_image(ledger, stored, name, envelope, self.read_blob)
+        held = stored.build.lease is not None and stored.build.lease.fence == attempt.fence
+        if envelope.outcome == "cancelled" and stored.build.cancel is None and held:
+            # Runners hear of the wish from the router alone.
+            raise ResultMismatch(
+                "its runner says that the build was cancelled, and nobody asked for that"
+            )
 
     async def _apply(self, attempt: Attempt, command: machine.Command) -> StoredBuild:
         now = self.clock.now()

@@ -37,7 +37,7 @@ from pierhead.runner.adapters.cgroup import Cgroup, MemoryWatch
 from pierhead.runner.adapters.isolation import Room
 from pierhead.runner.adapters.process import kill_group, run, start_in
 from pierhead.runner.adapters.shelter import close_shelter, open_shelter
-from pierhead.runner.domain.failure import Disk, Ending, explain
+from pierhead.runner.domain.failure import Disk, Ending, explain, lost_builder
 from pierhead.runner.domain.image import read_image
 from pierhead.runner.domain.invocation import LAST_BUILT, Store, build_command, refusal
 from pierhead.runner.domain.progress import Progress
@@ -56,6 +56,10 @@ NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
 _EXPORTER: Final = Path(__file__).parent.parent / "export" / "export.py"
 # Compressed layers that are kept beside each store, so that a base image is compressed once.
 BLOB_CACHE_BYTES: Final = 2 * 1024**3
+
+
+class BuilderLostError(Exception):
+    """The builder itself was killed, or did not begin. Nothing is said about the build."""
 
 
 class BuildahBackend:
@@ -137,7 +141,10 @@ class BuildahBackend:
         peak = cgroup.peak_memory() if cgroup else None
         if ending.code != 0:
             known = replace(ending, peak_bytes=peak, dockerfile=_dockerfile(order))
-            failure = explain(replace(known, dockerfile_name=order.plan.dockerfile))
+            known = replace(known, dockerfile_name=order.plan.dockerfile)
+            if lost_builder(known):
+                raise BuilderLostError(f"buildah ended with code {ending.code} without a word")
+            failure = explain(known)
             return Broken(failure=failure, cache=progress.cache(), peak_memory_bytes=peak)
         read = await asyncio.to_thread(_read_layout, order, progress, peak)
         if isinstance(read, Built) and ending.out_of_memory:

@@ -145,6 +145,15 @@ def explain(ending: Ending) -> Failure:
     return told.failed("runner", "the builder failed", _reason(told.own) or None)
 
 
+def lost_builder(ending: Ending) -> bool:
+    """Say whether the builder itself is gone, so that the build should be tried again.
+
+    Whatever a step does, buildah ends by saying why. Without that it was killed, or never began.
+    """
+    told = _Told(ending, tuple(line for line in ending.progress.tail if line.strip()))
+    return explain(ending).cause == "runner" and (ending.code < 0 or not told.own)
+
+
 def _time(told: _Told) -> Failure | None:
     limit = told.ending.timed_out_seconds
     if limit is None:
