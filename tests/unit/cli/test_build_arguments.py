@@ -124,7 +124,7 @@ def test_a_secret_comes_from_where_docker_would_take_it(
     assert run(["build", "--secret", text, str(context)]) == 0
 
     assert list(asked[0].secrets.values()) == [value]
-    assert "environment" not in repr(asked[0])
+    assert "from the environment" not in repr(asked[0])
 
 
 @pytest.mark.parametrize(
@@ -175,6 +175,8 @@ def test_a_secret_that_cannot_be_had_is_refused_before_anything_is_packed(
         (["--platform", "amd64"], "'amd64' is not a platform"),
         (["--add-host", "db"], "--add-host is NAME:ADDRESS, not 'db'"),
         (["--add-host", "db:host-gateway"], "host-gateway is not honoured"),
+        (["--environment", "No Such"], "'No Such' is not the name of an environment"),
+        (["--on", "Desk Top"], "--on names runners, not 'Desk Top'"),
         (["--ulimit", "files=1"], "--ulimit is NAME=SOFT:HARD, not 'files=1'"),
         (["--shm-size", "1t"], "--shm-size is 64k to 64g, not '1t'"),
         (["-o", "out"], "-o into a folder is not honoured"),
@@ -254,6 +256,15 @@ def test_a_dockerfile_from_elsewhere_is_put_into_the_context(
     assert run(["build", "-f", "-", str(context)]) == 0
 
     assert [one.plan.dockerfile for one in asked] == [".pierhead.Dockerfile"] * 2
+
+
+def test_where_and_for_what_a_build_is_meant(context: Path, asked: list[Asked]) -> None:
+    run(["build", "--environment", "preview", "--on", "desktop,here", "--on", "pi", str(context)])
+    run(["build", "--supersedes", "web:main", str(context)])
+    assert [(one.environment, one.on, one.supersedes) for one in asked] == [
+        ("preview", ("desktop", "here", "pi"), None),
+        ("production", (), "web:main"),
+    ]
 
 
 def test_what_is_so_anyway_is_taken_and_changes_nothing(context: Path, asked: list[Asked]) -> None:

@@ -19,7 +19,7 @@ INTERRUPTED: Final = 130
 # What a refusal without a problem of its own is called with --json (RFC 9457, about:blank).
 _TITLES: Final = {REFUSED: "Refused", USAGE: "Wrong usage", UNAVAILABLE: "Not available"}
 _STATUS: Final = {REFUSED: 422, USAGE: 400, UNAVAILABLE: 503}
-_PROGRESS_SECONDS: Final = 2.0
+_PROGRESS_SECONDS: Final = 1.0
 
 
 _as_json = False

@@ -58,6 +58,7 @@ class Asked:
 
     folder: Path
     project: str
+    environment: str
     name: str
     tags: tuple[str, ...]
     plan: Plan

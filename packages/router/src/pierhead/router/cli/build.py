@@ -65,6 +65,9 @@ def command(
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait; print the id")] = False,
     key: Annotated[str | None, typer.Option(help="The same key is the same build")] = None,
     project: Annotated[str | None, typer.Option(help="Otherwise -t's or the folder's name")] = None,
+    environment: Annotated[
+        str, typer.Option(help="Of the project; what is not production gets less trust")
+    ] = "production",
     on: Annotated[Texts, typer.Option(help="Only these runners; here is this machine")] = None,
     supersedes: Annotated[
         str | None, typer.Option(help="End the older builds of this group: web:main")
@@ -108,6 +111,7 @@ def command(
     asked = Asked(
         folder=folder,
         project=own,
+        environment=flags.environment_of(environment),
         name=names[0].project if names else own,
         tags=tuple(name.tag for name in names),
         plan=plan,

@@ -47,6 +47,7 @@ async def _submit(client: RouterClient, asked: Asked, context: ContextRef) -> Bu
     key = asked.key or f"cli-{os.urandom(16).hex()}"
     request = Submit(
         project=asked.project,
+        environment=asked.environment,
         plan=asked.plan,
         context=context,
         key=key,

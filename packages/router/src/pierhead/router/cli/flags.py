@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from pierhead.protocol.cli.speak import USAGE, CommandFailed, fail
-from pierhead.protocol.ids import RunnerName
+from pierhead.protocol.ids import EnvironmentName, RunnerName
 from pierhead.protocol.plan import SHM_BYTES_MAX, HostEntry, Ulimit
 from pierhead.protocol.platform import normalise_platform
 from pierhead.router.domain.errors import Refused
@@ -192,6 +192,12 @@ def platform_of(texts: Sequence[str]) -> str | None:
     if not 2 <= len(parts) <= 3 or not all(re.fullmatch("[a-z0-9_]+", part) for part in parts):
         raise fail(f"{wanted[0]!r} is not a platform", "--platform linux/amd64", USAGE)
     return normalise_platform(*parts)
+
+
+def environment_of(text: str) -> str:
+    """Return the environment of the project that the build is for."""
+    said = f"{text!r} is not the name of an environment"
+    return _checked(text, EnvironmentName, said, "--environment preview")
 
 
 def names_of(texts: Sequence[str]) -> tuple[str, ...]:
