@@ -26,6 +26,8 @@ from pierhead.server.threads import ended, in_thread
 
 # Pieces of this size keep the event loop responsive and the number of thread hops small.
 PIECE_BYTES: Final = 1024 * 1024
+# So much of an upload waits for the disk at most: a heartbeat's commit may have to wait for it too.
+FLUSH_BYTES: Final = 32 * 1024 * 1024
 ABANDONED_SECONDS: Final = 24 * 3600
 STALLED_SECONDS: Final = 60.0  # a sender that is silent for longer is gone
 _BUSY_SECONDS: Final = 30.0
@@ -369,6 +371,8 @@ def _write(descriptor: int, upload: _Upload, piece: bytes) -> None:
         except OSError:
             os.ftruncate(descriptor, upload.size)
             raise
+        if (upload.size + len(piece)) // FLUSH_BYTES > upload.size // FLUSH_BYTES:
+            os.fdatasync(descriptor)
     upload.hash.update(piece)
     upload.size += len(piece)
 

@@ -468,8 +468,9 @@ async def _sweep_for_ever(router: Router) -> None:
 async def _collect_for_ever(router: Router) -> None:
     while True:
         try:
-            collected = await router.garbage.once()
-            log.info("garbage.collected", **dataclasses.asdict(collected))
+            collected = dataclasses.asdict(await router.garbage.once())
+            if any(collected.values()):
+                log.info("garbage.collected", **collected)
             await router.contexts.sweep()
         except (PierheadError, OSError) as error:
             log.error("garbage.failed", error=str(error))
