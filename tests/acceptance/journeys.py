@@ -171,9 +171,10 @@ def aside(text: str) -> list[str]:
     """Return the lines, without what differs from run to run."""
     for pattern, word in ASIDE:
         text = pattern.sub(word, text)
-    # Whether there is time to say what is waited for is the machine's affair.
+    # Whether there is time to say what is waited for, and how far it is, is the machine's affair.
     lines = [line.strip() for line in text.strip().splitlines()]
-    return [line for line in lines if not line.startswith("waiting ")]
+    timely = ("waiting ", "upload SIZE of SIZE at ", "download SIZE of SIZE at ")
+    return [line for line in lines if not line.startswith(timely)]
 
 
 async def play(page: str, temporary: Path, see: Callable[[str, str, str], Awaitable[None]]) -> None:
