@@ -10,9 +10,9 @@ what differs in times only is the same tree.
 
 import hashlib
 import struct
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from pierhead.protocol.archive import ArchiveError, Kind, Member
 from pierhead.protocol.context import safe_parts
@@ -23,7 +23,7 @@ DIGEST_BYTES: Final = 32
 PAGE_ENTRIES_MAX: Final = 1024
 PAGE_BYTES_MAX: Final = 1024 * 1024
 # What our own packer does: half of the pages are shorter than 90 entries, and none grows large.
-_ENDS_ONE_IN: Final = 128
+_ENDS: Final = 127  # one name in 128 ends a page
 _PAGE_BYTES: Final = 256 * 1024
 _PAGE_CONTENT_BYTES: Final = 16 * 1024 * 1024
 
@@ -83,6 +83,11 @@ def describe(kind: Kind, name: bytes, executable: bool, size: int, rest: bytes) 
     return _HEAD.pack(kind.value, executable, len(name), size) + name + rest
 
 
+def describe_file(name: bytes, executable: bool, size: int, digests: bytes) -> bytes:
+    """Return what `describe` gives of a file: trees are files for the most part."""
+    return _HEAD.pack(b"0", executable, len(name), size) + name + digests
+
+
 def described(entry: Entry) -> bytes:
     """Return what the tree's digest is over, for one entry."""
     size, rest = entry.size, entry.digests
@@ -119,15 +124,16 @@ class Pages:
 
     def add(self, name: bytes, description: bytes, mtime: int, content_bytes: int) -> None:
         """Add the next entry."""
-        self._entries.append(description)
+        entries = self._entries
+        entries.append(description)
         self._times.append(mtime if 0 <= mtime <= MTIME_MAX else 0)
         self._bytes += len(description)
         self._content += content_bytes
         if (
-            zlib.crc32(name) % _ENDS_ONE_IN == 0
+            not crc32(name) & _ENDS
             or self._bytes >= _PAGE_BYTES
             or self._content >= _PAGE_CONTENT_BYTES
-            or len(self._entries) == PAGE_ENTRIES_MAX
+            or len(entries) == PAGE_ENTRIES_MAX
         ):
             self.end_page()
 

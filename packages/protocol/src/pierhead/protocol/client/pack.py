@@ -22,9 +22,10 @@ from pierhead.protocol.errors import Invalid
 from pierhead.protocol.ignore import Ignore, kept_by_builders, parse_ignore
 from pierhead.protocol.plan import CONTEXT_BYTES_MAX, CONTEXT_FILES_MAX
 from pierhead.protocol.problem import problem
-from pierhead.protocol.tree import CHUNK_BYTES, Pages, describe
+from pierhead.protocol.tree import CHUNK_BYTES, Pages, describe, describe_file
 
 _LEFT_OUT_MAX: Final = 1000
+_NAMES: Final = ("utf-8", "surrogateescape")
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 Extra: TypeAlias = "dict[bytes, bytes | Extra]"
@@ -116,7 +117,7 @@ def pack(
         raise Invalid(problem("invalid-document", detail, hint="pierhead build FOLDER")) from error
     extra = dict(extra_files or {})
     ignore = read_ignore(root, dockerfile, extra)
-    walk = _Walk(ignore, dockerfile, known or Known(), limit_bytes)
+    walk = _Walk(ignore, dockerfile, known, limit_bytes)
     try:
         walk.folder(descriptor, b"", (), _nested(extra))
     finally:
@@ -139,7 +140,9 @@ def pack(
 class _Walk:
     """Walks a folder once."""
 
-    def __init__(self, ignore: Ignore, dockerfile: str, known: Known, limit_bytes: int) -> None:
+    def __init__(
+        self, ignore: Ignore, dockerfile: str, known: Known | None, limit_bytes: int
+    ) -> None:
         self._ignore = ignore
         # The builder needs them, whatever the ignore file says.
         self._always = kept_by_builders(dockerfile)
@@ -175,23 +178,49 @@ class _Walk:
     ) -> None:
         """Describe what is in a folder; none: in one that only has extra files."""
         before = self.size
-        prefix = os.fsdecode(below)
         with os.scandir(descriptor) if descriptor is not None else _NO_ENTRIES as found:
-            entries = {os.fsencode(entry.name): entry for entry in found}
+            entries = {entry.name.encode(*_NAMES): entry for entry in found}
+        if extra:
+            self._with_extra(descriptor, below, above, extra, entries)
+        else:
+            self._plain(descriptor, below, above, entries)
+        self._sizes.append((self.size - before, below))
+
+    def _plain(
+        self,
+        descriptor: int | None,
+        below: bytes,
+        above: tuple[bool, ...],
+        entries: "dict[bytes, os.DirEntry[str]]",
+    ) -> None:
+        """Describe what is in a folder: every entry of every tree comes through here."""
+        prefix, look, always = below.decode(*_NAMES), self._ignore.look, self._always
+        for short in sorted(entries):
+            entry = entries[short]
+            if entry.is_dir(follow_symlinks=False):
+                self._below(descriptor, entry, below + short, above, {})
+            elif look(prefix + entry.name, above)[0] and prefix + entry.name not in always:
+                self._leave_out(below + short)
+            else:
+                self._other(descriptor, entry, below + short)
+
+    def _with_extra(
+        self,
+        descriptor: int | None,
+        below: bytes,
+        above: tuple[bool, ...],
+        extra: Extra,
+        entries: "dict[bytes, os.DirEntry[str]]",
+    ) -> None:
+        """Describe what is in a folder, and the extra files of it."""
         for short in sorted({*entries, *extra}):
             entry, added = entries.get(short), extra.get(short)
             if isinstance(added, bytes):
                 self._extra(below + short, added)
-            elif added is not None or (entry is not None and entry.is_dir(follow_symlinks=False)):
-                self._below(descriptor, entry, below + short, above, added or {})
+            elif added is not None:
+                self._below(descriptor, entry, below + short, above, added)
             elif entry is not None:
-                if self._ignore.look(prefix + entry.name, above)[0] and (
-                    prefix + entry.name not in self._always
-                ):
-                    self._leave_out(below + short)
-                else:
-                    self._other(descriptor, entry, below + short)
-        self._sizes.append((self.size - before, below))
+                self._plain(descriptor, below, above, {short: entry})
 
     def _below(
         self,
@@ -275,7 +304,7 @@ class _Walk:
     def _file(self, name: bytes, executable: bool, size: int, mtime: int, digests: bytes) -> None:
         self.files += 1
         self.size += size
-        self.pages.add(name, describe(Kind.FILE, name, executable, size, digests), mtime, size)
+        self.pages.add(name, describe_file(name, executable, size, digests), mtime, size)
 
     def _content(
         self, descriptor: int | None, short: str, name: bytes, status: os.stat_result
@@ -286,14 +315,16 @@ class _Walk:
             self._sizes.append((size, name))
         if self.size + size > self._limit_bytes:
             return size, b""
-        digests = self._known.find(name, status)
-        if digests is not None:
-            self._note_all(digests, name, size)
-            return size, digests
+        if self._known is not None:
+            digests = self._known.find(name, status)
+            if digests is not None:
+                self._note_all(digests, name, size)
+                return size, digests
         if status.st_nlink > 1 and (status.st_dev, status.st_ino) in self._inodes:
             return self._inodes[status.st_dev, status.st_ino]
         read, digests = self._read(descriptor, short, name, size)
-        self._known.note(name, status, digests)
+        if self._known is not None:
+            self._known.note(name, status, digests)
         if status.st_nlink > 1:
             self._inodes[status.st_dev, status.st_ino] = (read, digests)
         return read, digests
