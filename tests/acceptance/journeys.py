@@ -120,7 +120,7 @@ async def with_desktop(folder: Path, work: Path) -> AsyncIterator[Scene]:
 @asynccontextmanager
 async def desktop_is_off(folder: Path, work: Path) -> AsyncIterator[Scene]:
     """The same, but the desktop was switched off a minute ago."""
-    async with stage(folder, time_scale=0.1) as on:
+    async with stage(folder, time_scale=0.5) as on:
         runner = await on.join("desktop", "--memory", "400M")
         await runner.kill()
 
