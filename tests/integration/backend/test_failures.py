@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -72,6 +73,43 @@ async def test_a_step_that_fills_the_runners_disk(small_disk: Path) -> None:
 
     assert (failure.cause, failure.message) == ("disk-full", "the runner's disk is full")
     assert f" of 50.3 MB were free at {small_disk}" in (failure.detail or "")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+async def test_a_build_is_stopped_before_it_has_all_of_the_disk(disk: Path) -> None:
+    bench = Bench(disk)
+    fills = "RUN while :; do dd if=/dev/zero bs=1M count=1 2>/dev/null >> /big; sleep 0.02; done\n"
+
+    building = asyncio.create_task(bench.attempt(fills, memory_bytes=None).run())
+    least = shutil.disk_usage(disk).free
+    while not building.done():
+        least = min(least, shutil.disk_usage(disk).free)
+        await asyncio.sleep(0.05)
+    broken = await building
+
+    assert isinstance(broken, Broken)
+    assert least > 20 * 2**20
+    assert broken.failure.cause == "disk-full"
+    assert "; 41.9 MB are kept free for what else runs there" in (broken.failure.detail or "")
+    assert (await bench.attempts[0].stop()).clean
+
+
+async def test_a_step_with_too_many_processes_is_told_so(bench: Bench) -> None:
+    bomb = "RUN i=0; while [ $i -lt 5000 ]; do sleep 300 & i=$((i+1)); done; echo end\n"
+
+    failure = await failure_of(bench.attempt(bomb, memory_bytes=4 * 2**30))
+
+    assert (failure.cause, failure.message) == ("command", "too many processes (limit 4096)")
 
 
 async def test_a_step_that_fills_only_its_shared_memory(bench: Bench) -> None:

@@ -3,7 +3,14 @@
 import pytest
 
 from pierhead.protocol.result import Failure
-from pierhead.runner.domain.failure import EXTRACT_LINES, Disk, Ending, explain, lost_builder
+from pierhead.runner.domain.failure import (
+    EXTRACT_LINES,
+    Disk,
+    Ending,
+    explain,
+    kept_bytes,
+    lost_builder,
+)
 from pierhead.runner.domain.progress import Progress
 
 RAN = 'Error: building at STEP "RUN x": while running runtime: exit status {}\n'
@@ -121,6 +128,37 @@ def test_a_full_disk_is_the_runners_and_comes_with_its_numbers() -> None:
 
     assert (failure.cause, failure.message) == ("disk-full", "the runner's disk is full")
     assert failure.detail == "1.0 MB of 40.0 GB were free at /var/lib/x"
+
+
+def test_a_build_that_was_stopped_to_keep_some_of_the_disk_says_how_much() -> None:
+    progress = Progress()
+    progress.feed(b"STEP 1/1: RUN x\nhalf a line")
+    progress.finish()
+    disk = Disk("/var/lib/x", 500_000_000, 10_000_000_000)
+
+    failure = explain(Ending(code=-9, progress=progress, disk=disk, disk_floor_bytes=536_870_912))
+
+    assert (failure.cause, failure.message) == ("disk-full", "the runner's disk is full")
+    assert failure.detail == (
+        "500.0 MB of 10.0 GB were free at /var/lib/x; 536.9 MB are kept free for what else runs "
+        "there"
+    )
+
+
+def test_of_a_small_disk_a_fifth_is_kept() -> None:
+    assert kept_bytes(10**9) == 2 * 10**8
+    assert kept_bytes(10**12) == 512 * 2**20
+
+
+def test_too_many_processes_are_told_with_their_limit() -> None:
+    progress = Progress()
+    progress.feed(f"STEP 1/1: RUN x\nsh: can't fork\n{RAN.format(2)}".encode())
+    progress.finish()
+
+    failure = explain(Ending(code=2, progress=progress, processes_max=4096))
+
+    assert (failure.cause, failure.message) == ("command", "too many processes (limit 4096)")
+    assert failure.extract == ("sh: can't fork",)
 
 
 def test_a_full_file_system_of_the_step_is_not_the_runners_disk() -> None:

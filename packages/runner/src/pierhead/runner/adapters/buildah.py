@@ -33,11 +33,11 @@ from pierhead.protocol.version import RELEASE
 from pierhead.runner.adapters import cgroup as cgroups
 from pierhead.runner.adapters import isolation
 from pierhead.runner.adapters import network as networks
-from pierhead.runner.adapters.cgroup import Cgroup, MemoryWatch
+from pierhead.runner.adapters.cgroup import PIDS_MAX, Cgroup, MemoryWatch
 from pierhead.runner.adapters.isolation import Room
 from pierhead.runner.adapters.process import kill_group, run, start_in
 from pierhead.runner.adapters.shelter import close_shelter, open_shelter
-from pierhead.runner.domain.failure import Disk, Ending, explain, lost_builder
+from pierhead.runner.domain.failure import Disk, Ending, explain, kept_bytes, lost_builder
 from pierhead.runner.domain.image import read_image
 from pierhead.runner.domain.invocation import LAST_BUILT, Store, build_command, refusal
 from pierhead.runner.domain.progress import Progress
@@ -52,6 +52,8 @@ _FULL: Final = b"o space left on device"
 _SURVIVED: Final = "the memory limit ended a process, and its step went on without it"
 _PROBE: Final = "probe.0"
 _PROBES: Final = 3
+# A disk that takes 1 GB a second is stopped from 512 MiB to some 400.
+LOOK_SECONDS: Final = 0.1
 NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
 _EXPORTER: Final = Path(__file__).parent.parent / "export" / "export.py"
 # Compressed layers that are kept beside each store, so that a base image is compressed once.
@@ -350,6 +352,8 @@ class _Job:
         self._log = log
         self._keep = keep
         self._disk: Disk | None = None
+        self._floor: int | None = None
+        self._crowded = False
         self._patterns = Patterns(order.secrets.values())
         self._until = asyncio.get_running_loop().time() + order.plan.timeout_seconds
 
@@ -360,6 +364,7 @@ class _Job:
         folders = self._cgroup.folders if self._cgroup else ()
         group = Group(name=self._order.name, pid=process.pid, cgroups=tuple(map(str, folders)))
         self._keep(group)
+        watching = asyncio.create_task(self._look(process.pid))
         timed_out = None
         try:
             async with asyncio.timeout_at(self._until):
@@ -368,6 +373,7 @@ class _Job:
         except TimeoutError:
             timed_out = self._order.plan.timeout_seconds
         finally:
+            watching.cancel()
             if process.returncode is None:
                 kill_group(process.pid)
                 await asyncio.shield(process.wait())
@@ -380,14 +386,32 @@ class _Job:
             memory_bytes=self._order.memory_bytes,
             timed_out_seconds=timed_out,
             disk=self._disk,
+            disk_floor_bytes=self._floor,
+            processes_max=PIDS_MAX if self._was_crowded() else None,
         )
+
+    def _was_crowded(self) -> bool:
+        if self._cgroup is not None and self._cgroup.is_crowded():
+            self._crowded = True
+        return self._crowded
+
+    async def _look(self, pid: int) -> None:
+        """Stop the command before it has the whole disk: the router's database may be on it."""
+        while True:
+            disk = _disk_of(self._order.work)
+            if disk.free_bytes < kept_bytes(disk.total_bytes):
+                self._disk, self._floor = disk, kept_bytes(disk.total_bytes)
+                kill_group(pid)
+                return
+            self._was_crowded()
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         redactor = Redactor(self._patterns)
         while data := await process.stdout.read(_READ_BYTES):
             self._take(redactor.feed(data))
-            if _FULL in data:
+            if _FULL in data and self._floor is None:
                 # Looked at now: what filled the disk is removed as soon as the step has failed.
                 self._disk = _disk_of(self._order.work)
         self._take(redactor.finish())

@@ -14,7 +14,10 @@ from typing import Final
 _ROOT: Final = Path("/sys/fs/cgroup")
 _OURS: Final = "pierhead"
 _CONTROLLERS_V1: Final = ("memory", "pids", "cpu")
+# Processes of a build's steps, and how many buildah and runc may have beside them: whatever a step
+# does, they can end it and say why.
 PIDS_MAX: Final = 4096
+PIDS_OF_BUILDER: Final = 512
 PERIOD_US: Final = 100_000  # the kernel's own
 
 
@@ -56,6 +59,13 @@ class Cgroup:
         """Return the most memory that the build had at one time, in bytes."""
         file = "memory.peak" if self.unified else "memory.max_usage_in_bytes"
         return _number(self._memory() / file)
+
+    def is_crowded(self) -> bool:
+        """Say whether the steps have, or had, as many processes as they may have."""
+        folder = (self.folders[0] if self.unified else self.folders[1]) / "run"
+        # Linux before 6.11 does not keep the peak: there it has to be seen while it is one.
+        most = _number(folder / "pids.peak") or _number(folder / "pids.current") or 0
+        return most >= PIDS_MAX
 
     def processes(self) -> list[int]:
         """Return all live processes in it."""
@@ -167,7 +177,8 @@ def _hierarchies() -> tuple[tuple[Path, ...], bool]:
 def _limit_v2(
     folder: Path, memory_bytes: int | None, cpu_weight: int | None, cpus: float | None
 ) -> None:
-    (folder / "pids.max").write_text(str(PIDS_MAX))
+    (folder / "pids.max").write_text(str(PIDS_MAX + PIDS_OF_BUILDER))
+    (folder / "run" / "pids.max").write_text(str(PIDS_MAX))
     if memory_bytes is not None:
         (folder / "memory.max").write_text(str(memory_bytes))
         with contextlib.suppress(OSError):
@@ -185,7 +196,8 @@ def _limit_v1(
     cpuset = _ROOT / "cpuset" / cgroup.name
     for folder in (cpuset.parent, cpuset, cpuset / "run"):
         _inherit_cpuset(folder)
-    (pids / "pids.max").write_text(str(PIDS_MAX))
+    (pids / "pids.max").write_text(str(PIDS_MAX + PIDS_OF_BUILDER))
+    (pids / "run" / "pids.max").write_text(str(PIDS_MAX))
     with contextlib.suppress(OSError):
         (memory / "memory.use_hierarchy").write_text("1")
     if memory_bytes is not None:

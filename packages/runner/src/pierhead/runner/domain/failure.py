@@ -17,6 +17,8 @@ from pierhead.runner.domain.progress import Progress
 EXTRACT_LINES: Final = 20
 # Below it, "no space left" is about the disk; above it, about something smaller, like /dev/shm.
 DISK_FREE_BYTES: Final = 64 * 1024 * 1024
+# What builds leave of a disk for the router's database and whatever else is on it.
+DISK_KEPT_BYTES: Final = 512 * 1024 * 1024
 KILLED: Final = 137
 NOT_FOUND: Final = 127
 
@@ -89,6 +91,8 @@ class Ending:
     peak_bytes: int | None = None
     timed_out_seconds: int | None = None
     disk: Disk | None = None  # none: nothing said that something was full
+    disk_floor_bytes: int | None = None  # the build was stopped, to keep so much of the disk
+    processes_max: int | None = None  # the limit, when the steps were at it
     dockerfile: str = ""  # its text
     dockerfile_name: str = "Dockerfile"
 
@@ -135,6 +139,11 @@ class _Told:
         )
 
 
+def kept_bytes(disk_bytes: int) -> int:
+    """Return how much of a disk is not for builds: of a small one, a fifth."""
+    return min(DISK_KEPT_BYTES, disk_bytes // 5)
+
+
 def explain(ending: Ending) -> Failure:
     """Return the failure for people."""
     told = _Told(ending, tuple(line for line in ending.progress.tail if line.strip()))
@@ -175,10 +184,10 @@ def _memory(told: _Told) -> Failure | None:
 
 
 def _disk(told: _Told) -> Failure | None:
-    if not told.says(_NO_SPACE):
+    disk, floor = told.ending.disk, told.ending.disk_floor_bytes
+    if not told.says(_NO_SPACE) and floor is None:
         return None
-    disk = told.ending.disk
-    if disk is not None and disk.free_bytes > DISK_FREE_BYTES:
+    if floor is None and disk is not None and disk.free_bytes > DISK_FREE_BYTES:
         hint = "a step's shared memory is 64 MB; more of it: --shm-size 1g"
         detail = f"the runner's disk has space: {size(disk.free_bytes)} are free"
         return told.failed("command", "a step filled a file system of its own", detail, hint)
@@ -187,8 +196,18 @@ def _disk(told: _Told) -> Failure | None:
         if disk
         else None
     )
+    if left and floor is not None:
+        left += f"; {size(floor)} are kept free for what else runs there"
     hint = "free some space on the runner, then build again"
     return told.failed("disk-full", "the runner's disk is full", left, hint)
+
+
+def _processes(told: _Told) -> Failure | None:
+    limit = told.ending.processes_max
+    if limit is None:
+        return None
+    hint = "let fewer run at a time: make -j4, say"
+    return told.failed("command", f"too many processes (limit {limit})", hint=hint)
 
 
 def _killed(told: _Told) -> Failure | None:
@@ -324,6 +343,7 @@ _READERS: Final[tuple[Callable[[_Told], Failure | None], ...]] = (
     _time,
     _memory,
     _disk,
+    _processes,
     _killed,
     _platform,
     _mount,
