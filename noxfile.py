@@ -14,7 +14,8 @@ BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parent
 OURS = ["packages", "tests", "tools", "benchmarks", "noxfile.py"]
 FAST = ["types", "lint", "unit", "simulation", "mutants"]
-SLOW = ["contract", "packaging", "integration", "rights", "acceptance"]
+# The two long ones first, side by side: both wait more than they compute.
+SLOW = ["acceptance", "integration", "packaging", "contract", "rights"]
 
 nox.options.default_venv_backend = "none"
 nox.options.sessions = ["check"]
@@ -102,7 +103,7 @@ def acceptance(session: nox.Session) -> None:
 def test(session: nox.Session) -> None:
     """Everything: check, then what needs real engines (root)."""
     run(session, "python", "tools/lanes.py", *FAST)
-    run(session, "python", "tools/lanes.py", "--lanes", "1", *SLOW)
+    run(session, "python", "tools/lanes.py", *SLOW)
 
 
 @nox.session
