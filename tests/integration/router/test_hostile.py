@@ -296,3 +296,21 @@ async def test_a_request_that_is_in_order_is_answered() -> None:
         answered = await served.say(HEAD + b"x-long: " + b"y" * 8000 + b"\r\n" + rest)
     assert answered.startswith(b"HTTP/1.1 200")
     assert answered.endswith(b"3")
+
+
+async def test_a_long_body_is_not_taken_for_a_head_and_a_pause_between_requests_is_no_fault() -> (
+    None
+):
+    length = HEAD_BYTES_MAX * 4
+    long = HEAD + b"Content-Length: %d\r\n\r\n" % length + b"z" * length
+    async with Served() as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        statuses = []
+        for _ in range(3):
+            writer.write(long)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+            assert await reader.readexactly(len(str(length))) == str(length).encode()
+            statuses.append(head.split()[1])
+            await asyncio.sleep(0.5)  # longer than a head may take
+        writer.close()
+    assert statuses == [b"200"] * 3

@@ -27,15 +27,17 @@ class Bounded(HttpToolsProtocol):
 
     head_seconds = HEAD_SECONDS
     _head_bytes = 0
-    _head_is_whole = False
+    _head_is_coming = False  # some of it is here, and not all
     _impatience: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; a head that is not whole yet may not grow or last for ever."""
+        came_before = self._head_is_coming
         super().data_received(data)
-        if self._head_is_whole or self.transport.is_closing():
+        if not self._head_is_coming or self.transport.is_closing():
             return
-        self._head_bytes += len(data)
+        if came_before:  # else it begins somewhere in these bytes, maybe behind a long body
+            self._head_bytes += len(data)
         if self._head_bytes > HEAD_BYTES_MAX:
             self.send_400_response("the head of the request is too large")
         elif self._impatience is None:
@@ -48,16 +50,16 @@ class Bounded(HttpToolsProtocol):
             raise HeadTooLarge
         super().on_header(name, value)
 
+    def on_message_begin(self) -> None:
+        """A request begins; between two of them nobody has to hurry."""
+        self._head_is_coming, self._head_bytes = True, 0
+        super().on_message_begin()
+
     def on_headers_complete(self) -> None:
         """The head is whole; what follows is the body."""
-        self._head_is_whole = True
+        self._head_is_coming = False
         self._be_patient()
         super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        """The next bytes are another request's."""
-        self._head_is_whole, self._head_bytes = False, 0
-        super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing comes any more."""
