@@ -271,6 +271,13 @@ async def test_a_head_without_an_end_is_not_read_for_ever(piece: int) -> None:
     assert answered == b"" or answered.startswith(b"HTTP/1.1 400")
 
 
+async def test_the_end_of_a_body_is_no_head_however_long_it_is() -> None:
+    body = bytes(4 * HEAD_BYTES_MAX)
+    async with Served() as served:
+        answered = await served.say(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    assert answered.startswith(b"HTTP/1.1 200")
+
+
 async def test_many_headers_are_too_many_too() -> None:
     many = b"".join(b"x-%d: %b\r\n" % (number, b"y" * 100) for number in range(2000))
     async with Served() as served:
