@@ -219,21 +219,32 @@ async def _read(request: Request) -> Response:
     return PlainTextResponse(str(len(await request.body())))
 
 
+async def _held(_: Request) -> Response:
+    await asyncio.sleep(3 * Hurried.head_seconds)
+    return PlainTextResponse("at last")
+
+
+class Hurried(Connection):
+    """A connection that gives a head little time."""
+
+    head_seconds = 0.2
+
+
 class Served:
     """An application behind the connections of the control plane, with little patience."""
 
     async def __aenter__(self) -> "Served":
         app = Starlette(
-            routes=[Route("/", _read, methods=["GET", "POST"])],
+            routes=[
+                Route("/", _read, methods=["GET", "POST"]),
+                Route("/held", _held, methods=["POST"]),
+            ],
             middleware=[Middleware(Patience, seconds=0.2)],
             exception_handlers=EXCEPTION_HANDLERS,
         )
         config = uvicorn.Config(app, lifespan="off", log_config=None)
         config.load()
         state = uvicorn.server.ServerState()
-
-        class Hurried(Connection):
-            head_seconds = 0.2
 
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
@@ -295,6 +306,24 @@ async def test_whoever_stops_in_a_body_is_told_so() -> None:
         answered = await served.say(HEAD + b"Content-Length: 10\r\nConnection: close\r\n\r\nabc")
     assert answered.startswith(b"HTTP/1.1 400")
     assert b"nothing of the body came" in answered
+
+
+async def test_a_large_body_is_not_taken_for_a_head_however_it_is_cut() -> None:
+    size = HEAD_BYTES_MAX * 3
+    ask = HEAD + b"Content-Length: %d\r\n\r\n" % size
+    last = HEAD + b"Content-Length: 1\r\nConnection: close\r\n\r\nx"
+    async with Served() as served:
+        whole = await served.say(ask + b"x" * size, last)
+        cut = await served.say(ask, b"x" * (size // 2), b"x" * (size // 2), last)
+    for answered in (whole, cut):
+        assert answered.count(b"HTTP/1.1 200") == 2
+        assert b"%d" % size in answered
+
+
+async def test_a_held_answer_is_waited_for_however_long_it_takes() -> None:
+    async with Served() as served:
+        answered = await served.say(HEAD.replace(b" / ", b" /held ") + b"Connection: close\r\n\r\n")
+    assert answered.endswith(b"at last")
 
 
 async def test_a_request_that_is_in_order_is_answered() -> None:
