@@ -25,6 +25,34 @@ async def test_a_repeated_acquire_gets_the_very_same_grant(house: House) -> None
     assert (await house.owner.build("@")).attempts == 1
 
 
+async def test_what_a_repeat_is_granted_is_good_for_a_whole_lease(house: House) -> None:
+    runner = await house.runner()
+    build = await house.submit()
+    request = runner.request()
+    await runner.client.acquire(request)  # as if its answer were lost
+    house.clock.advance(19)
+
+    await runner.client.acquire(request)
+    house.clock.advance(19)
+    await house.router.sweep.once()
+
+    view = await house.owner.build(build.id)
+    assert (view.state, view.attempts) == ("leased", 1)
+
+
+async def test_a_request_that_was_overtaken_takes_nothing_back(house: House) -> None:
+    runner = await house.runner()
+    late = runner.request()  # it says that nothing is held, and travels for long
+    build, grant = await house.leased(runner)
+    held = Held(build_id=build.id, fence=grant.fence)
+    await runner.acquire(slots=0, held=(held,))
+
+    assert (await runner.client.acquire(late)).grants == ()
+
+    view = await house.owner.build(build.id)
+    assert (view.state, view.attempts) == ("leased", 1)
+
+
 async def test_a_grant_that_its_runner_does_not_hold_goes_back_at_once(house: House) -> None:
     runner = await house.runner()
     _, grant = await house.leased(runner)
