@@ -135,7 +135,7 @@ class Story:
 
     def _hear_line(self, line: str) -> None:
         found = _STEP.match(line)
-        if line.startswith("note: built here") or self._raw:
+        if line.startswith("note: built here instead") or self._raw:
             self._tell(line)
         elif found is not None:
             self._end_step()

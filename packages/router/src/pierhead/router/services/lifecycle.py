@@ -19,10 +19,12 @@ from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import wanted_of
 from pierhead.router.services.views import view_of
 
+# The first line of the log of each build that this machine builds itself.
 NOTE: Final = (
-    "note: built here instead of on a runner: {}. Limited to {} of memory and the lowest CPU "
-    "priority, so that whatever else runs on this machine keeps its share.\n"
+    "note: built here{}. Limited to {} of memory and the lowest CPU priority, so that whatever "
+    "else runs on this machine keeps its share.\n"
 )
+ALONE: Final = ", as there is no other runner"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +106,13 @@ class Lifecycle:
         )
         self.record(ledger, stored, event)
         prefix = b""
-        if here and stored.here_reason:
+        if here:
             # Started has the log's size before the note, so that readers get the note as log.
-            self.record(ledger, stored, wire.FellBack(cursor="", reason=stored.here_reason))
+            why = f" instead of on a runner: {stored.here_reason}" if stored.here_reason else ALONE
             allowed = size(able.memory_bytes) if able else "little"
-            prefix = NOTE.format(stored.here_reason, allowed).encode()
+            prefix = NOTE.format(why, allowed).encode()
+            if stored.here_reason:
+                self.record(ledger, stored, wire.FellBack(cursor="", reason=stored.here_reason))
             self.logs.begin(stored.id, lease.fence, prefix)
         return replace(
             stored,
