@@ -70,6 +70,12 @@ def rights(session: nox.Session) -> None:
 
 
 @nox.session
+def promise(session: nox.Session) -> None:
+    """Break what lets builds pass proxies: the everyday build behind one has to notice."""
+    run(session, "python", "tools/mutants.py", "--promise", *session.posargs)
+
+
+@nox.session
 def check(session: nox.Session) -> None:
     """All that must be green before a commit; two sessions at a time."""
     run(session, "python", "tools/lanes.py", *FAST)

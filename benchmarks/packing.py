@@ -2,7 +2,7 @@
 
 Both read every file and make its digest, and neither compresses: threads that compress would hide
 what the rest costs. `tarfile` writes a tar into a hash; ours applies an ignore file, describes the
-tree, reads what is missing, which is all, and puts it into bodies. Only the processor is counted,
+tree, and reads what is missing, which is all. Only the processor is counted,
 in turn, on the same files.
 """
 

@@ -1,9 +1,10 @@
-"""Break the router's rules one by one: the simulation, or the token matrix, has to notice each.
+"""Break the rules one by one: what checks them has to notice each.
 
 A check that finds nothing may be blind. Each mutant here is a small, plausible mistake; its text
-is changed in a copy of the router's package, and the seeds run against the copy until one fails,
-or, with `--rights`, the part of the token matrix that the mistake would let through. A mutant that
-survives, or whose text is not in the code any more, is an error.
+is changed in a copy of its package, and the seeds run against the copy until one fails. With
+`--rights` it is the part of the token matrix that the mistake would let through, with `--promise`
+the everyday build behind a proxy. A mutant that survives, or whose text is not in the code any
+more, is an error.
 """
 
 import argparse
@@ -19,7 +20,13 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PACKAGE: Final = ROOT / "packages/router/src/pierhead/router"
+# Where the source of a package is.
+PLACES: Final = {
+    "router": ROOT / "packages/router/src/pierhead/router",
+    "runner": ROOT / "packages/runner/src/pierhead/runner",
+    "protocol": ROOT / "packages/protocol/src/pierhead/protocol",
+    "server": ROOT / "packages/protocol/src/pierhead/server",
+}
 SEEDS: Final = 600
 HUNT: Final = """
 import sys
@@ -34,20 +41,23 @@ ASK: Final = """
 import importlib.util
 import sys
 import pytest
-found = importlib.util.find_spec("pierhead.router")
+found = importlib.util.find_spec("pierhead." + sys.argv[3])
 assert found.origin.startswith(sys.argv[1]), "the copy is not what runs"
-wanted = "tests/integration/router/" + sys.argv[2]
-found = pytest.main(["-q", "-x", "--tb=short", "-p", "no:cacheprovider", wanted])
+found = pytest.main(["-q", "-x", "--tb=short", "-p", "no:cacheprovider", "tests/" + sys.argv[2]])
 sys.exit(found if found in {0, 1} else 99)
 """
-MATRIX: Final = "test_token_matrix.py::"
+MATRIX: Final = "integration/router/test_token_matrix.py::"
+BEHIND_A_PROXY: Final = (
+    "acceptance/test_proxy.py::"
+    "test_upload_log_push_events_and_acquire_pass_a_proxy_that_allows_little"
+)
 OF_API: Final = MATRIX + "test_every_token_opens_what_its_row_says_and_nothing_else[leased]"
 OF_REGISTRY: Final = MATRIX + "test_every_token_opens_of_the_registry_what_its_row_says[leased]"
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One mistake: in `file`, `old` became `new`. `asked`: the test of the router that sees it.
+    """One mistake: in `file` of a package, `old` became `new`. `asked`: the test that sees it.
 
     Without one, the seeds have to. What they meet too seldom has a test of its own.
     """
@@ -57,6 +67,7 @@ class Mutant:
     old: str
     new: str
     asked: str = ""
+    package: str = "router"
 
 
 MUTANTS: Final = [
@@ -129,7 +140,7 @@ MUTANTS: Final = [
         "domain/session.py",
         "return turn < session.turn",
         "return False",
-        "test_leases.py::test_a_request_that_was_overtaken_takes_nothing_back",
+        "integration/router/test_leases.py::test_a_request_that_was_overtaken_takes_nothing_back",
     ),
     Mutant(
         "the repeat of a request is granted what is nearly over",
@@ -137,7 +148,7 @@ MUTANTS: Final = [
         "ledger, mine[build_id], machine.Renew(mine[build_id].build.fence), now",
         "ledger, mine[build_id], machine.Renew(mine[build_id].build.fence),"
         " now - self.lifecycle.policy.ttl",
-        "test_leases.py::test_what_a_repeat_is_granted_is_good_for_a_whole_lease",
+        "integration/router/test_leases.py::test_what_a_repeat_is_granted_is_good_for_a_whole_lease",
     ),
     Mutant(
         "a process that is gone takes the session back",
@@ -300,6 +311,34 @@ RIGHTS: Final = [
 ]
 
 
+PROMISE: Final = [
+    Mutant(
+        "a context goes up in larger bodies than proxies take",
+        "client/upload.py",
+        "BODY_BYTES: Final = 8 * 1024 * 1024",
+        "BODY_BYTES: Final = 32 * 1024 * 1024",
+        BEHIND_A_PROXY,
+        "protocol",
+    ),
+    Mutant(
+        "a layer is pushed in larger bodies than proxies take",
+        "adapters/push.py",
+        "PART_BYTES: Final = 8 * 1024 * 1024",
+        "PART_BYTES: Final = 32 * 1024 * 1024",
+        BEHIND_A_PROXY,
+        "runner",
+    ),
+    Mutant(
+        "a silent build leaves its viewers' connections idle",
+        "sse.py",
+        "COMMENT_SECONDS: Final = 15.0",
+        "COMMENT_SECONDS: Final = 60.0",
+        BEHIND_A_PROXY,
+        "server",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of a mutant. Empty `failure`: it survived."""
@@ -317,8 +356,8 @@ def try_mutant(mutant: Mutant) -> Outcome:
     """Run what has to notice it against a copy with one mistake in it."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pierhead-mutant-") as folder:
-        copy = Path(folder) / "pierhead/router"
-        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        copy = Path(folder) / "pierhead" / mutant.package
+        shutil.copytree(PLACES[mutant.package], copy, ignore=shutil.ignore_patterns("__pycache__"))
         source = (copy / mutant.file).read_text()
         if source.count(mutant.old) != 1:
             raise SystemExit(f"{mutant.name}: its text is not once in {mutant.file}")
@@ -335,8 +374,8 @@ def _hunted(folder: str) -> str:
 
 
 def _asked(mutant: Mutant, folder: str) -> str:
-    """Return what the test of the router found in the copy."""
-    done = _run([ASK, folder, mutant.asked], folder)
+    """Return what the test found in the copy."""
+    done = _run([ASK, folder, mutant.asked, mutant.package], folder)
     if done.returncode not in {0, 1}:
         raise SystemExit(f"{mutant.name}: its test did not run:\n{done.stdout}")
     found = [line for line in done.stdout.splitlines() if line.startswith("E  ")]
@@ -359,8 +398,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("word", nargs="?", default="")
     parser.add_argument("--rights", action="store_true", help="those of the token matrix")
+    parser.add_argument("--promise", action="store_true", help="those of the promise to proxies")
     arguments = parser.parse_args()
-    mutants = RIGHTS if arguments.rights else MUTANTS
+    mutants = RIGHTS if arguments.rights else PROMISE if arguments.promise else MUTANTS
     survivors = 0
     with ThreadPoolExecutor(2) as lanes:
         for outcome in lanes.map(try_mutant, [m for m in mutants if arguments.word in m.name]):

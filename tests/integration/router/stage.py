@@ -28,7 +28,7 @@ from pierhead.protocol.project import NewProject, NewToken
 from pierhead.protocol.result import Envelope, PlatformImage
 from pierhead.protocol.runner import AddRunner, Capabilities, Enroll, SessionRequest
 from pierhead.protocol.sealing import SessionKey
-from pierhead.router.app import Router, open_router
+from pierhead.router.compose import Router, open_router
 from pierhead.router.config import Settings
 from pierhead.router.domain.reach import reach
 from pierhead.server.serve import listen

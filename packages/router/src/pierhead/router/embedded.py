@@ -13,7 +13,8 @@ from typing import Any, Final, Self
 from pierhead.protocol.client.inprocess import InProcess
 from pierhead.protocol.errors import PierheadError, Unavailable
 from pierhead.protocol.problem import problem
-from pierhead.router.app import Router, guest
+from pierhead.router.app import guest
+from pierhead.router.compose import Router
 from pierhead.router.config import Settings
 from pierhead.router.domain.errors import Refused
 from pierhead.router.errors import RefusedError, RouterUnavailableError
