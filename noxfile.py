@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent
 OURS = ["packages", "tests", "tools", "benchmarks", "noxfile.py"]
 FAST = ["types", "lint", "unit", "simulation", "mutants"]
 # The two long ones first, side by side: both wait more than they compute.
-SLOW = ["acceptance", "integration", "packaging", "contract", "rights"]
+SLOW = ["acceptance", "integration", "packaging", "contract"]
 
 nox.options.default_venv_backend = "none"
 nox.options.sessions = ["check"]

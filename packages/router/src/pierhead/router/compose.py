@@ -71,9 +71,6 @@ from pierhead.router.services.sweep import Sweep
 from pierhead.router.services.tokens import Tokens
 from pierhead.server.blobs import BlobStore
 from pierhead.server.bounded import Patience
-from pierhead.server.log import get_logger
-
-log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
