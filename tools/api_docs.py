@@ -13,7 +13,9 @@ from pierhead.protocol.version import RELEASE
 from pierhead.router.http import routes
 from pierhead.router.http.attempts import AttemptHandlers
 from pierhead.router.http.builds import BuildHandlers
+from pierhead.router.http.contexts import ContextHandlers
 from pierhead.router.http.projects import ProjectHandlers, TokenHandlers
+from pierhead.router.http.run import RunHandlers
 from pierhead.router.http.runners import RunnerHandlers
 from pierhead.server.endpoint import Endpoint
 from pierhead.server.openapi import openapi
@@ -26,6 +28,8 @@ def endpoints() -> list[Endpoint]:
     """Return the whole table. Handlers are only named here, so the classes will do."""
     return [
         *routes.build_endpoints(cast("BuildHandlers", BuildHandlers)),
+        *routes.run_endpoints(cast("RunHandlers", RunHandlers)),
+        *routes.context_endpoints(cast("ContextHandlers", ContextHandlers)),
         *routes.attempt_endpoints(cast("AttemptHandlers", AttemptHandlers)),
         *routes.runner_endpoints(cast("RunnerHandlers", RunnerHandlers)),
         *routes.project_endpoints(cast("ProjectHandlers", ProjectHandlers)),

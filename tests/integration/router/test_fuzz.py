@@ -4,6 +4,7 @@ Each operation is asked with the owner's token, which gets furthest into the use
 """
 
 import asyncio
+import json
 from typing import Any
 
 import hypothesis
@@ -15,6 +16,7 @@ from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import content_type_conformance
 
 from tests.integration.router.stage import House
+from tools.api_docs import TARGET
 
 EXAMPLES = 12
 USUAL = settings(
@@ -61,3 +63,11 @@ async def test_no_request_is_an_error_of_ours(house: House) -> None:
     asked = await asyncio.to_thread(ask_everything, house.url, house.owner_token)
 
     assert asked > 300
+
+
+async def test_the_document_that_is_served_is_the_one_that_is_in_the_repository(
+    house: House,
+) -> None:
+    served = (await house.http(None).get("/api/openapi.json")).json()
+
+    assert served == json.loads(TARGET.read_text())

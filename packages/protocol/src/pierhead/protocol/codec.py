@@ -18,8 +18,18 @@ DOCUMENT_BYTES_MAX: Final = 1024 * 1024
 
 
 def to_wire(model: msgspec.Struct) -> bytes:
-    """Return the JSON of a model."""
-    return msgspec.json.encode(model)
+    """Return the JSON of a model.
+
+    Raises:
+        Invalid: a text in it is none: half of a surrogate pair, as Python makes of odd arguments.
+    """
+    try:
+        return msgspec.json.encode(model)
+    except UnicodeEncodeError as error:
+        shown = error.object[max(0, error.start - 20) : error.end].encode("utf-8", "replace")
+        detail = f"not text in UTF-8: {shown.decode()}"
+        hint = "names and values are text; what is not goes into a file of the context"
+        raise Invalid(problem("invalid-document", detail, hint=hint)) from error
 
 
 def from_wire(kind: type[T], data: bytes) -> T:

@@ -99,9 +99,13 @@ def _operation(endpoint: Endpoint, schema_of: dict[int, Json]) -> Json:
 
 
 def _name(endpoint: Endpoint) -> str:
-    """Return `builds_submit` for `BuildHandlers.submit`: what a generated client calls it."""
+    """Return `build_submit` for `BuildHandlers.submit`: what a generated client calls it.
+
+    One handler may serve a second method: `run_run_put`.
+    """
     owner, _, method = endpoint.handler.__qualname__.rpartition(".")
-    return f"{owner.removesuffix('Handlers').lower()}_{method}"
+    name = f"{owner.removesuffix('Handlers').lower()}_{method}"
+    return f"{name}_put" if endpoint.method == "PUT" and method == "run" else name
 
 
 def _read(endpoint: Endpoint) -> tuple[Parameter, ...]:

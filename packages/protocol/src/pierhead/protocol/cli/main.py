@@ -114,6 +114,8 @@ def _run(command: Command, arguments: list[str]) -> int:
     except OSError as error:
         where = f": {_shown(error.filename)}" if error.filename else ""
         raise fail(f"{error.strerror or error}{where}", None, REFUSED) from error
+    except UnicodeEncodeError as error:
+        raise fail("an argument is not text in UTF-8", "write it in another way", USAGE) from error
     except BaseException as error:
         if _is_cancelled(error):
             return INTERRUPTED

@@ -12,7 +12,7 @@ import httpx
 
 from pierhead.protocol.client.proxy import is_loopback, proxy_for
 from pierhead.protocol.client.trust import tls_context
-from pierhead.protocol.errors import Invalid, Unavailable
+from pierhead.protocol.errors import Invalid, TokenRefused, Unavailable
 from pierhead.protocol.problem import problem
 from pierhead.protocol.version import PROTOCOL, PROTOCOL_HEADER
 
@@ -44,6 +44,19 @@ def check_url(url: str, *, insecure_http: bool = False) -> str:
     return url.rstrip("/")
 
 
+def checked_token(token: str) -> str:
+    """Return a token without the blanks and line ends that come with it when it is copied.
+
+    Raises:
+        TokenRefused: it cannot be one. It is not shown: it may be most of a real one.
+    """
+    stripped = token.strip()
+    if not stripped.isascii() or any(not "!" <= letter <= "~" for letter in stripped):
+        hint = "copy it again, whole and alone: pierhead login, or PIERHEAD_TOKEN"
+        raise TokenRefused(problem("unauthenticated", "what was given is no token", hint=hint))
+    return stripped
+
+
 def open_client(
     base_url: str, *, token: str | None, ca: str | None = None, transport: Transport | None = None
 ) -> Client:
@@ -53,7 +66,7 @@ def open_client(
     """
     headers = {PROTOCOL_HEADER: str(PROTOCOL)}
     if token:
-        headers["Authorization"] = f"Bearer {token}"
+        headers["Authorization"] = f"Bearer {checked_token(token)}"
     timeout = httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
     limits = httpx.Limits(max_connections=32, keepalive_expiry=30)
     return httpx.AsyncClient(

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from tenacity import (
     AsyncRetrying,
-    retry_if_exception_type,
+    retry_if_exception,
     stop_after_delay,
     wait_random_exponential,
 )
@@ -22,10 +22,19 @@ FIRST_WINDOW_SECONDS: Final = 0.25
 WINDOW_SECONDS_MAX: Final = 8.0
 
 
-def retrying(seconds: float) -> AsyncRetrying:
-    """Retry what is `Unavailable` until `seconds` have passed, then let the error out."""
+def retrying(seconds: float, *, through_full_disk: bool = True) -> AsyncRetrying:
+    """Retry what is `Unavailable` until `seconds` have passed, then let the error out.
+
+    `through_full_disk`: also when the other side's disk is full, which people should hear at once.
+    """
+
+    def again(error: BaseException) -> bool:
+        return isinstance(error, Unavailable) and (
+            through_full_disk or error.problem.slug != "storage-full"
+        )
+
     return AsyncRetrying(
-        retry=retry_if_exception_type(Unavailable),
+        retry=retry_if_exception(again),
         wait=wait_random_exponential(multiplier=FIRST_WINDOW_SECONDS, max=WINDOW_SECONDS_MAX),
         stop=stop_after_delay(seconds),
         reraise=True,
@@ -33,8 +42,8 @@ def retrying(seconds: float) -> AsyncRetrying:
 
 
 async def patiently(call: Callable[[], Awaitable[T]], seconds: float) -> T:
-    """Call until there is an answer; what is `Unavailable` for longer is let out."""
-    async for attempt in retrying(seconds):
+    """Call until there is an answer; what is `Unavailable` for longer, or full, is let out."""
+    async for attempt in retrying(seconds, through_full_disk=False):
         with attempt:
             return await call()
     raise AssertionError("retrying ends by a value or an error")

@@ -5,13 +5,13 @@ what is missing then, so going on and beginning are the same.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.pack import Packed
-from pierhead.protocol.client.retry import retrying
+from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.objects import FRAME_BYTES, frame
 from pierhead.protocol.plan import ContextOffer, ContextRef
@@ -50,7 +50,7 @@ async def upload(
     offer = ContextOffer(project=project, digest=packed.digest, pages=b"".join(pages))
     course = _Course(client, project, packed, pages, progress)
     while True:
-        state = await _patiently(lambda: client.offer_context(offer))
+        state = await patiently(lambda: client.offer_context(offer), PATIENCE_SECONDS)
         if state.context is not None:
             return Sent(
                 context=state.context, sent_bytes=course.sent_bytes, files=len(course.files)
@@ -96,7 +96,7 @@ class _Course:
             await asyncio.gather(following, return_exceptions=True)
 
     async def _send(self, body: bytes) -> None:
-        await _patiently(lambda: self._client.send_objects(self._project, body))
+        await patiently(lambda: self._client.send_objects(self._project, body), PATIENCE_SECONDS)
         self.sent_bytes += len(body)
 
     def _note(self, missing: list[bytes]) -> None:
@@ -151,10 +151,3 @@ def _groups(objects: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 def _split(digests: bytes) -> list[bytes]:
     return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
-
-
-async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
-    async for attempt in retrying(PATIENCE_SECONDS):
-        with attempt:
-            return await call()
-    raise AssertionError("retrying ends by a value or an error")

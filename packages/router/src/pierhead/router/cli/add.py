@@ -19,6 +19,7 @@ from pierhead.protocol.cli.speak import (
     size,
     tell,
 )
+from pierhead.protocol.client.proxy import is_loopback
 from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.joincode import parse_join_code
 from pierhead.protocol.runner import AddRunner, Capabilities, JoinCode
@@ -104,8 +105,10 @@ def join_line(code: JoinCode) -> str:
     A control plane with its own authority is unknown to curl, so curl is told its key instead: the
     script comes from nobody else.
     """
-    address = parse_join_code(code.code)
-    usual = address.address.removesuffix(":443")
+    address = parse_join_code(code.code).address
+    usual = address.removesuffix(":443")
+    if is_loopback(address.rpartition(":")[0].strip("[]")):
+        return f"curl -LsSf http://{usual}/join | sh -s -- {code.code}"
     pinned = f" --insecure --pinnedpubkey {code.key_pin}" if code.key_pin else ""
     return f"curl -LsSf{pinned} https://{usual}/join | sh -s -- {code.code}"
 

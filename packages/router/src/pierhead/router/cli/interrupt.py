@@ -68,14 +68,19 @@ async def _wants_detach(
 ) -> bool:
     """Ask what people mean by ^C, until they answer, interrupt again, or the build ends."""
     question = f"\n^C  cancel {build_id}?  [c]ancel  [d]etach  (again ^C = cancel) "
-    print(question, end="", file=sys.stderr, flush=True)
-    loop, typed = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), typed.set)  # a thread that reads could not be stopped
-    try:
-        await first(following, interrupts.next(), typed.wait())
-    finally:
-        loop.remove_reader(sys.stdin.fileno())
-    return typed.is_set() and sys.stdin.readline().strip().lower().startswith("d")
+    loop = asyncio.get_running_loop()
+    while True:
+        print(question, end="", file=sys.stderr, flush=True)
+        typed = asyncio.Event()
+        loop.add_reader(sys.stdin.fileno(), typed.set)  # a thread that reads could not be stopped
+        try:
+            await first(following, interrupts.next(), typed.wait())
+        finally:
+            loop.remove_reader(sys.stdin.fileno())
+        line = sys.stdin.readline() if typed.is_set() else ""
+        answer = line.strip().lower()[:1]
+        if answer in {"c", "d"} or not line:  # no line: interrupted, over, or nobody is there
+            return answer == "d"
 
 
 async def first(*awaited: Awaitable[object]) -> None:
