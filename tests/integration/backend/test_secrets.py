@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pierhead.protocol.plan import Plan
-from pierhead.runner.adapters.buildah import BuildahBackend
+from pierhead.runner.adapters.buildah import BuildahBackend, BuilderLostError
 from pierhead.runner.ports import Broken, Built
 
 from .conftest import Attempt, Bench, call
@@ -180,7 +180,8 @@ async def test_what_a_killed_runner_left_in_memory_is_gone_after_the_next_start(
     building = asyncio.create_task(attempt.run())
     await attempt.until(b"\nhere\n")
     os.killpg(attempt.groups[0].pid, 9)
-    await building
+    with pytest.raises(BuilderLostError):
+        await building
     shelter = bench.folder / "state/slot-0/web/storage/overlay-containers"
     assert os.path.ismount(shelter)
 

@@ -154,7 +154,8 @@ async def test_one_image_goes_round_through_every_client(
         f"oci:{layout}",
         f"docker://{host}:1",
     )
-    folders: list[str | Path] = ["--root", tmp_path / "root", "--runroot", tmp_path / "run"]
+    # podman takes at most 50 characters here.
+    folders: list[str | Path] = ["--root", tmp_path / "root", "--runroot", short_folder / "run"]
     for number, client in enumerate(("podman", "buildah"), 1):
         tool: list[str | Path] = [client, *folders, "--storage-driver", "vfs"]
         login = [*tool, "login", plain, *authfile]
