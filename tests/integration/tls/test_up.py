@@ -153,6 +153,42 @@ def test_another_port_is_taken_up_by_the_next_up(vps: Keyboard, port: int) -> No
     assert vps.type("status").returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--host", "foo.invalid"), "error: cannot listen on foo.invalid"),
+        (("--host", "203.0.113.9"), "error: cannot listen on 203.0.113.9"),
+        (("--domain", "203.0.113.9"), "error: 203.0.113.9 is an address, not a name"),
+        (("--domain", "a.invalid", "--behind-proxy", "10.0.0.1"), "error: a certificate by ACME"),
+    ],
+)
+def test_a_mistake_leaves_the_one_that_runs_alone(
+    vps: Keyboard, words: tuple[str, ...], says: str
+) -> None:
+    before = vps.type("up")
+
+    mistaken = vps.type("up", *words)
+    after = vps.type("up")
+
+    assert mistaken.returncode == 2
+    assert mistaken.stderr.startswith(says)
+    assert (after.returncode, after.stdout) == (0, before.stdout)
+    assert "runs at" in after.stderr
+
+
+def test_a_start_that_fails_brings_back_what_ran(vps: Keyboard) -> None:
+    before = vps.type("up")
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        failed = vps.type("up", "--port", str(taken.getsockname()[1]))
+    after = vps.type("up")
+
+    assert failed.returncode == 3
+    assert "it runs again as before" in failed.stderr
+    assert (after.returncode, after.stdout) == (0, before.stdout)
+
+
 def test_a_port_that_is_taken_is_an_error_with_a_hint(tmp_path: Path, port: int) -> None:
     machine = Keyboard(tmp_path)
     with contextlib.closing(socket.create_server(("0.0.0.0", 0))) as taken:

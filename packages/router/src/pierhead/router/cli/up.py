@@ -5,7 +5,9 @@ again.
 """
 
 import asyncio
+import ipaddress
 import os
+import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,18 +119,26 @@ def command(
     noted = _noted(data)
     named = {key: said[key] for key in ("port", "host", "public_url") if said[key] is not None}
     if behind_proxy:
-        named |= {"behind_proxy": tuple(behind_proxy), "host": host or "127.0.0.1"}
-    if domain:
+        # The certificate is the proxy's then, so no name has one here.
+        named |= {"behind_proxy": tuple(behind_proxy), "host": host or "127.0.0.1", "domain": None}
+    if domain == "":
+        named |= {"domain": None}
+    elif domain:
+        _require_name(domain)
         named |= {"domain": domain, "domain_port": _domain_port(domain, noted), "public_url": None}
         named |= {"acme": acme} if acme else {}
+    if behind_proxy and domain:
+        hint = f"behind a proxy, say --public-url https://{domain}"
+        raise fail("a certificate by ACME is for who answers the name itself", hint, USAGE)
     chosen = msgspec.structs.replace(noted, **named)
+    _require_address(chosen.host)
     machine = _Machine(data, chosen, _reach(chosen))
     if stop:
         return _stop(machine)
-    if plan:
-        _tell_plan(machine)
-        return OK
     ours = service.is_there(machine.service)
+    if plan:
+        _tell_plan(machine, restarts=ours and chosen != noted)
+        return OK
     if asyncio.run(_answers(machine.place)) and (chosen == noted or not ours):
         _tell_all(machine, f"a control plane runs at {machine.place.url} already")
         return OK
@@ -138,10 +148,41 @@ def command(
     how = service.start(machine.service)
     if not _comes_up(machine):
         hint = machine.service.where_it_speaks
+        _go_back(machine, noted, restart=ours)
         raise fail("the control plane did not come up", hint, UNAVAILABLE)
     note_local(machine.place.url)
     _tell_all(machine, how)
     return OK
+
+
+def _require_name(domain: str) -> None:
+    """Raise `CommandFailed` for what no certificate by ACME is for."""
+    try:
+        ipaddress.ip_address(domain)
+    except ValueError:
+        return
+    raise fail(f"{domain} is an address, not a name", "pierhead up --domain NAME", USAGE)
+
+
+def _require_address(host: str) -> None:
+    """Raise `CommandFailed` before anything is stopped for an address that nobody can listen on."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:
+            probe.bind(found[0][4])
+    except (OSError, UnicodeError) as error:
+        said = getattr(error, "strerror", None) or "it is no name"
+        hint = "an address of this machine, or 0.0.0.0 for all of them"
+        raise fail(f"cannot listen on {host[:80]}: {said}", hint, USAGE) from error
+
+
+def _go_back(machine: _Machine, noted: Chosen, *, restart: bool) -> None:
+    """Leave everything as it was before a start that failed."""
+    service.stop(machine.service)
+    _note(machine.data, noted)
+    if restart:
+        service.start(_Machine(machine.data, noted, _reach(noted)).service)
+        tell("note       it runs again as before")
 
 
 def _reach(chosen: Chosen) -> Reach:
@@ -195,8 +236,10 @@ def _certificate(machine: _Machine) -> str:
     return path.read_text().strip() if path.exists() else "asked for, not there yet"
 
 
-def _tell_plan(machine: _Machine) -> None:
+def _tell_plan(machine: _Machine, *, restarts: bool) -> None:
     _tell_place(machine)
+    if restarts:
+        tell("restart    the one that runs would be stopped, and started with this")
     found = machine.service
     tell(f"service    would be {found.kind}")
     if service.has_systemd():
