@@ -13,6 +13,7 @@ from pierhead.protocol.plan import Plan
 from pierhead.runner.adapters import cgroup as cgroups
 from pierhead.runner.adapters import isolation
 from pierhead.runner.adapters import network as networks
+from pierhead.runner.adapters.buildah import BuildahBackend
 from pierhead.runner.adapters.isolation import Room
 from pierhead.runner.adapters.process import run
 from pierhead.runner.domain.invocation import Store
@@ -263,3 +264,13 @@ async def test_a_machine_that_also_has_podmans_network_programs_builds(bench: Be
     assert "/etc/containers/policy.json" in seen
     assert not {"/etc/containers", "/etc/containers/networks"} & seen
     assert b"built" in attempt.output
+
+
+async def test_two_runners_of_one_machine_find_out_at_once_what_it_can(tmp_path: Path) -> None:
+    runners = [
+        BuildahBackend(tmp_path / name, slots=1, memory_bytes=None) for name in ("one", "other")
+    ]
+
+    found = await asyncio.gather(*(runner.probe() for runner in runners))
+
+    assert [able.isolation for able in found] == ["full", "full"]

@@ -16,6 +16,7 @@ import math
 import os
 import shutil
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +51,6 @@ _MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024
 _DOCKERFILE_BYTES_MAX: Final = 1024 * 1024
 _FULL: Final = b"o space left on device"
 _SURVIVED: Final = "the memory limit ended a process, and its step went on without it"
-_PROBE: Final = "probe.0"
 _PROBES: Final = 3
 # A disk that takes 1 GB a second is stopped from 512 MiB to some 400.
 LOOK_SECONDS: Final = 0.1
@@ -77,6 +77,8 @@ class BuildahBackend:
         disk_bytes: int | None = None,
     ) -> None:
         self._state = state.absolute()
+        # Networks and cgroups are the machine's: two runners on it must not try the same ones.
+        self._probe = f"probe-{zlib.crc32(bytes(self._state)):08x}.0"
         self._slots = slots
         # Ceilings of each build.
         self._memory_bytes = memory_bytes
@@ -220,7 +222,7 @@ class BuildahBackend:
         work = self._state / "probe"
         work.mkdir(parents=True, exist_ok=True)
         order = BuildOrder(
-            name=_PROBE, slot=0, project=_PROBE, context=work, work=work, plan=Plan()
+            name=self._probe, slot=0, project=self._probe, context=work, work=work, plan=Plan()
         )
         try:
             cgroup = await self._open(order)
@@ -228,7 +230,7 @@ class BuildahBackend:
         except (OSError, RuntimeError) as error:
             return [f"namespaces or cgroups are not allowed here: {error}"]
         finally:
-            await self._clear(_PROBE, self._home(order))
+            await self._clear(self._probe, self._home(order))
             work.rmdir()
         if ended.code != 0:
             return [f"namespaces are not allowed here: {ended.output.strip()[-300:]}"]
