@@ -7,12 +7,11 @@ CPU of the build is that of the runner and of all that it started.
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.figure import Figure
-from benchmarks.idle_memory import children, command, resident_mb
+from benchmarks.processes import children, command, cpu_seconds, own_seconds, resident_mb
 from tests.acceptance.stage import Stage, stage
 from tools.base_image import base_image
 
@@ -25,7 +24,6 @@ RUN python3 -m compileall -q -f /usr/lib/python3.11
 RUN ["python3", "-c", "import hashlib as h; out = open('/data', 'w')\\n\
 for n in range(1200000): out.write(h.sha256(str(n).encode()).hexdigest() + chr(10))"]
 """
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 async def measure(folder: Path, say: Callable[[str], None]) -> list[Figure]:
@@ -79,17 +77,3 @@ def total_mb(opened: Stage) -> float:
 
 def control_cpu(opened: Stage) -> float:
     return sum(own_seconds(pid) for pid in processes(opened))
-
-
-def own_seconds(pid: int) -> float:
-    """Return the CPU seconds of a process alone."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU seconds of a process, of its children now, and of those that have ended."""
-    total = own_seconds(pid)
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    total += (int(fields[13]) + int(fields[14])) / TICKS
-    return total + sum(own_seconds(child) for child in children(pid))

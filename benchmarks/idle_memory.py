@@ -3,11 +3,11 @@
 VmRSS of each process, after one build has gone through it.
 """
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.figure import Figure
+from benchmarks.processes import children, command, resident_mb
 from tests.acceptance.stage import finished, hello, stage, submit
 
 GOALS_MB = {"router_mb": 100.0, "runner_mb": 60.0, "helper_mb": 20.0}
@@ -29,25 +29,3 @@ async def measure(folder: Path, say: Callable[[str], None]) -> list[Figure]:
             Figure(metric=name, value=resident_mb(pid), goal=GOALS_MB[name])
             for name, pid in pids.items()
         ]
-
-
-def children(pid: int) -> list[int]:
-    """Return all processes below one."""
-    found = []
-    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, listed.read_text().split()):
-            found += [child, *children(child)]
-    return found
-
-
-def command(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return ""
-
-
-def resident_mb(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"process {pid} is gone")

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.figure import Figure
-from benchmarks.idle_memory import resident_mb
+from benchmarks.processes import resident_mb
 from tests.acceptance.stage import eventually, free_port, stage
 
 SIZE_BYTES = 350_000_000

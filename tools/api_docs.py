@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from pierhead.protocol.version import RELEASE
-from pierhead.router.http import routes
 from pierhead.router.http.attempts import AttemptHandlers
 from pierhead.router.http.builds import BuildHandlers
 from pierhead.router.http.contexts import ContextHandlers
 from pierhead.router.http.projects import ProjectHandlers, TokenHandlers
+from pierhead.router.http.routes import Handlers, all_endpoints
 from pierhead.router.http.run import RunHandlers
 from pierhead.router.http.runners import RunnerHandlers
 from pierhead.server.endpoint import Endpoint
@@ -26,15 +26,17 @@ TARGET: Final = ROOT / "docs" / "reference" / "openapi.json"
 
 def endpoints() -> list[Endpoint]:
     """Return the whole table. Handlers are only named here, so the classes will do."""
-    return [
-        *routes.build_endpoints(cast("BuildHandlers", BuildHandlers)),
-        *routes.run_endpoints(cast("RunHandlers", RunHandlers)),
-        *routes.context_endpoints(cast("ContextHandlers", ContextHandlers)),
-        *routes.attempt_endpoints(cast("AttemptHandlers", AttemptHandlers)),
-        *routes.runner_endpoints(cast("RunnerHandlers", RunnerHandlers)),
-        *routes.project_endpoints(cast("ProjectHandlers", ProjectHandlers)),
-        *routes.token_endpoints(cast("TokenHandlers", TokenHandlers)),
-    ]
+    return all_endpoints(
+        Handlers(
+            builds=cast("BuildHandlers", BuildHandlers),
+            run=cast("RunHandlers", RunHandlers),
+            contexts=cast("ContextHandlers", ContextHandlers),
+            attempts=cast("AttemptHandlers", AttemptHandlers),
+            runners=cast("RunnerHandlers", RunnerHandlers),
+            projects=cast("ProjectHandlers", ProjectHandlers),
+            tokens=cast("TokenHandlers", TokenHandlers),
+        )
+    )
 
 
 def document() -> str:

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from pierhead.protocol.runner import Capabilities, JoinCode, RunnerView
-from pierhead.router.cli.add import join_line
+from pierhead.protocol.runner import Capabilities, RunnerView
 from pierhead.router.cli.nodes import row_of
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -57,27 +56,3 @@ def test_a_node_that_has_never_come() -> None:
     assert row_of(node(capabilities=None, online=False, seen_at=None), NOW) == (
         "desktop", "expected", "-", "-", "-", "-", "never", "-",
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("address", "key_pin", "begins"),
-    [
-        ("127.0.0.1:7443", "", "curl -LsSf http://127.0.0.1:7443/join | sh -s -- ph1_"),
-        ("[::1]:7443", "", "curl -LsSf http://[::1]:7443/join | sh -s -- ph1_"),
-        ("build.example.com:443", "", "curl -LsSf https://build.example.com/join | sh -s -- ph1_"),
-        (
-            "10.0.0.7:7443",
-            "sha256//abc",
-            "curl -LsSf --insecure --pinnedpubkey sha256//abc https://10.0.0.7:7443/join | sh",
-        ),
-    ],
-)
-def test_the_line_that_another_machine_pastes(address: str, key_pin: str, begins: str) -> None:
-    code = JoinCode(
-        name="desktop",
-        code=f"ph1_{address}_-_{'s' * 20}",
-        expires_in_seconds=900,
-        key_pin=key_pin,
-    )
-
-    assert join_line(code).startswith(begins)

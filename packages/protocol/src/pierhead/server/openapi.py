@@ -46,11 +46,12 @@ def openapi(endpoints: Sequence[Endpoint], *, title: str, release: str) -> Json:
     """Return the document. The same endpoints give the same document, byte for byte."""
     documents = _documents(endpoints)
     schemas, components = msgspec.json.schema_components(documents, ref_template=REFERENCE)
+    names = _names(endpoints)
     schema_of = {id(kind): schema for kind, schema in zip(documents, schemas, strict=True)}
     paths: dict[str, Json] = {}
-    for endpoint in endpoints:
+    for endpoint, name in zip(endpoints, names, strict=True):
         operations = paths.setdefault(_PATH_PARAMETER.sub(r"{\g<name>}", endpoint.path), {})
-        operations[endpoint.method.lower()] = _operation(endpoint, schema_of)
+        operations[endpoint.method.lower()] = _operation(endpoint, name, schema_of)
     document = {
         "openapi": "3.1.0",
         "info": {"title": title, "version": f"{PROTOCOL}", "x-release": release},
@@ -74,9 +75,9 @@ def _documents(endpoints: Sequence[Endpoint]) -> list[Any]:
     return list(found.values())
 
 
-def _operation(endpoint: Endpoint, schema_of: dict[int, Json]) -> Json:
+def _operation(endpoint: Endpoint, name: str, schema_of: dict[int, Json]) -> Json:
     operation: Json = {
-        "operationId": _name(endpoint),
+        "operationId": name,
         "summary": endpoint.summary,
         "x-pierhead-who": endpoint.who,
         "security": [] if endpoint.who == "anybody" else [{"bearer": []}],
@@ -98,14 +99,17 @@ def _operation(endpoint: Endpoint, schema_of: dict[int, Json]) -> Json:
     return operation
 
 
-def _name(endpoint: Endpoint) -> str:
-    """Return `build_submit` for `BuildHandlers.submit`: what a generated client calls it.
+def _names(endpoints: Sequence[Endpoint]) -> list[str]:
+    """Return what a generated client calls each: `build_submit` for `BuildHandlers.submit`.
 
-    One handler may serve a second method: `run_run_put`.
+    A handler that serves a second method has another name there: `run_run_put`.
     """
-    owner, _, method = endpoint.handler.__qualname__.rpartition(".")
-    name = f"{owner.removesuffix('Handlers').lower()}_{method}"
-    return f"{name}_put" if endpoint.method == "PUT" and method == "run" else name
+    names: list[str] = []
+    for endpoint in endpoints:
+        owner, _, method = endpoint.handler.__qualname__.rpartition(".")
+        name = f"{owner.removesuffix('Handlers').lower()}_{method}"
+        names.append(f"{name}_{endpoint.method.lower()}" if name in names else name)
+    return names
 
 
 def _read(endpoint: Endpoint) -> tuple[Parameter, ...]:

@@ -7,8 +7,6 @@ from datetime import timedelta
 from pathlib import Path
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.requests import Request
 
 from pierhead.router.adapters.clock import SystemClock
 from pierhead.router.adapters.contents import FileContents
@@ -27,24 +25,19 @@ from pierhead.router.config import URL_FILE, Settings
 from pierhead.router.domain.build import LeasePolicy
 from pierhead.router.domain.reach import Reach
 from pierhead.router.domain.retention import Retention
-from pierhead.router.domain.token import OWNER_PREFIX, Principal
+from pierhead.router.domain.token import OWNER_PREFIX
 from pierhead.router.domain.waiting import WaitingPolicy
+from pierhead.router.http.application import application, authenticating
 from pierhead.router.http.attempts import AttemptHandlers
 from pierhead.router.http.builds import BuildHandlers
 from pierhead.router.http.contexts import ContextHandlers
 from pierhead.router.http.projects import ProjectHandlers, TokenHandlers
 from pierhead.router.http.registry import RegistryHandlers
-from pierhead.router.http.requests import EXCEPTION_HANDLERS, check_protocol, token_of
 from pierhead.router.http.routes import (
-    attempt_endpoints,
-    build_endpoints,
-    context_endpoints,
+    Handlers,
+    all_endpoints,
     openapi_route,
-    project_endpoints,
     registry_routes,
-    run_endpoints,
-    runner_endpoints,
-    token_endpoints,
 )
 from pierhead.router.http.run import RunHandlers
 from pierhead.router.http.runners import RunnerHandlers
@@ -70,7 +63,6 @@ from pierhead.router.services.submit import Submissions
 from pierhead.router.services.sweep import Sweep
 from pierhead.router.services.tokens import Tokens
 from pierhead.server.blobs import BlobStore
-from pierhead.server.bounded import Patience
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +102,8 @@ async def open_router(
         owner = await _owner_token(identity, settings.config / "token", entropy)
         write_registry_login(settings.config, reached.registry, owner)
         (settings.data / URL_FILE).write_text(reached.url)  # the registry's own process reads it
-        handshakes = _handshakes(settings, reached, clock) if reached.own_tls else None
         yield _compose(
-            settings, reached, handshakes, identity, store, contents, clock=clock, entropy=entropy
+            _parts(settings, reached, identity, store, contents, clock=clock, entropy=entropy)
         )
         await identity.store_uses()
 
@@ -136,140 +127,195 @@ def _handshakes(settings: Settings, reached: Reach, clock: Clock) -> Handshakes:
     return found
 
 
-def _compose(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """What the services are made of: one of each for the whole router."""
+
+    settings: Settings
+    reached: Reach
+    handshakes: Handshakes | None
+    identity: Identity
+    store: SqlStore
+    contents: FileContents
+    clock: Clock
+    entropy: Entropy
+    bells: Bells
+    logs: FileLogs
+    blobs: BlobStore
+    lifecycle: Lifecycle
+    vault: KeyVault
+    waiting: WaitingPolicy
+
+
+def _parts(
     settings: Settings,
     reached: Reach,
-    handshakes: Handshakes | None,
     identity: Identity,
     store: SqlStore,
     contents: FileContents,
     *,
     clock: Clock,
     entropy: Entropy,
-) -> Router:
-    host = reached.registry
-    scale = settings.time_scale
-    policy, bells = _scaled_policy(scale), Bells()
-    patience = WaitingPolicy(offline_grace=WaitingPolicy().offline_grace * scale)
-    logs = FileLogs(settings.data / "logs")
-    blobs = BlobStore(settings.data, new_id=lambda: entropy.id("u_"))
-    lifecycle = Lifecycle(policy=policy, logs=logs)
-    vault = KeyVault(identity.key)
-
-    async def authenticate(request: Request) -> Principal:
-        check_protocol(request)
-        return await identity.principal(token_of(request))
-
-    submissions = Submissions(
-        store=store,
-        lifecycle=lifecycle,
-        bells=bells,
-        logs=logs,
-        clock=clock,
-        entropy=entropy,
-        waiting=patience,
-        vault=vault,
-    )
-    attempts = Attempts(
-        store=store,
-        lifecycle=lifecycle,
-        bells=bells,
-        logs=logs,
-        clock=clock,
-        host=host,
-        read_blob=lambda digest: blobs.read(digest, CONFIG_BYTES_MAX),
-        vault=vault,
-        intakes=Intakes(logs),
-        steps=Steps(store=store, lifecycle=lifecycle, logs=logs, clock=clock),
-    )
-    runners = Runners(
-        store=store,
-        lifecycle=lifecycle,
-        bells=bells,
-        clock=clock,
-        entropy=entropy,
-        key=identity.key,
-        vault=vault,
-        way_in=_way_in(reached, handshakes),
-    )
-    contexts = Contexts(store=store, contents=contents, clock=clock)
-    events = Events(store=store, logs=logs, bells=bells)
-    projects = Projects(store=store, clock=clock, logs=logs, contexts=contents)
-    tokens = Tokens(store=store, clock=clock, entropy=entropy, key=identity.key, host=host)
-    able = CapabilitiesOf(store=store, clock=clock, host=host)
-    endpoints = [
-        *build_endpoints(
-            BuildHandlers(
-                authenticate=authenticate,
-                submissions=submissions,
-                again=Again(submissions=submissions, store=store, bells=bells, clock=clock),
-                events=events,
-            )
-        ),
-        *run_endpoints(
-            RunHandlers(
-                authenticate=authenticate,
-                runs=Runs(
-                    contexts=contexts,
-                    submissions=submissions,
-                    incoming=DiskIncoming(settings.data / "incoming"),
-                ),
-                submissions=submissions,
-                events=events,
-            )
-        ),
-        *context_endpoints(ContextHandlers(authenticate=authenticate, contexts=contexts)),
-        *attempt_endpoints(
-            AttemptHandlers(authenticate=authenticate, attempts=attempts, contexts=contexts)
-        ),
-        *runner_endpoints(RunnerHandlers(authenticate=authenticate, runners=runners)),
-        *project_endpoints(
-            ProjectHandlers(authenticate=authenticate, projects=projects, able=able)
-        ),
-        *token_endpoints(
-            TokenHandlers(authenticate=authenticate, identity=identity, tokens=tokens)
-        ),
-    ]
-    registry = RegistryHandlers(
-        authenticate=authenticate,
-        registry=Registry(store=store, blobs=blobs, clock=clock),
-        realm=f"{reached.url}/v2/token",
-    )
-    app = Starlette(
-        routes=[
-            *(endpoint.route() for endpoint in endpoints),
-            openapi_route(endpoints),
-            *registry_routes(registry),
-            *welcome_routes(
-                WelcomeHandlers(authority=handshakes.authority if handshakes else None)
-            ),
-        ],
-        middleware=[Middleware(Patience)],
-        exception_handlers=EXCEPTION_HANDLERS,
-    )
-    app.router.redirect_slashes = False  # a path is what it is; nobody is sent to a guess
-    sweep = Sweep(store=store, lifecycle=lifecycle, bells=bells, clock=clock, waiting=patience)
-    return Router(
-        app=app,
-        bells=bells,
-        runners=runners,
-        sweep=sweep,
+) -> _Parts:
+    scale, logs = settings.time_scale, FileLogs(settings.data / "logs")
+    return _Parts(
+        settings=settings,
+        reached=reached,
+        handshakes=_handshakes(settings, reached, clock) if reached.own_tls else None,
         identity=identity,
-        projects=projects,
-        garbage=Garbage(
-            store=store,
-            blobs=blobs,
-            logs=logs,
-            clock=clock,
-            retention=Retention(
-                builds=timedelta(days=settings.keep_builds_days),
-                logs=timedelta(days=settings.keep_logs_days),
-            ),
-        ),
-        contexts=contexts,
+        store=store,
+        contents=contents,
         clock=clock,
-        handshakes=handshakes,
-        url=reached.url,
+        entropy=entropy,
+        bells=Bells(),
+        logs=logs,
+        blobs=BlobStore(settings.data, new_id=lambda: entropy.id("u_")),
+        lifecycle=Lifecycle(policy=_scaled_policy(scale), logs=logs),
+        vault=KeyVault(identity.key),
+        waiting=WaitingPolicy(offline_grace=WaitingPolicy().offline_grace * scale),
+    )
+
+
+def _compose(of: _Parts) -> Router:
+    runners = _runners(of)
+    contexts = Contexts(store=of.store, contents=of.contents, clock=of.clock)
+    projects = Projects(store=of.store, clock=of.clock, logs=of.logs, contexts=of.contents)
+    endpoints = all_endpoints(_handlers(of, runners, contexts, projects))
+    return Router(
+        app=application(
+            [
+                *(endpoint.route() for endpoint in endpoints),
+                openapi_route(endpoints),
+                *registry_routes(_registry(of)),
+                *welcome_routes(_welcome(of)),
+            ]
+        ),
+        bells=of.bells,
+        runners=runners,
+        sweep=_sweep(of),
+        identity=of.identity,
+        projects=projects,
+        garbage=_garbage(of),
+        contexts=contexts,
+        clock=of.clock,
+        handshakes=of.handshakes,
+        url=of.reached.url,
+    )
+
+
+def _handlers(of: _Parts, runners: Runners, contexts: Contexts, projects: Projects) -> Handlers:
+    authenticate, host = authenticating(of.identity), of.reached.registry
+    submissions = _submissions(of)
+    events = Events(store=of.store, logs=of.logs, bells=of.bells)
+    incoming = DiskIncoming(of.settings.data / "incoming")
+    return Handlers(
+        builds=BuildHandlers(
+            authenticate=authenticate,
+            submissions=submissions,
+            again=Again(submissions=submissions, store=of.store, bells=of.bells, clock=of.clock),
+            events=events,
+        ),
+        run=RunHandlers(
+            authenticate=authenticate,
+            runs=Runs(contexts=contexts, submissions=submissions, incoming=incoming),
+            submissions=submissions,
+            events=events,
+        ),
+        contexts=ContextHandlers(authenticate=authenticate, contexts=contexts),
+        attempts=AttemptHandlers(
+            authenticate=authenticate, attempts=_attempts(of), contexts=contexts
+        ),
+        runners=RunnerHandlers(authenticate=authenticate, runners=runners),
+        projects=ProjectHandlers(
+            authenticate=authenticate,
+            projects=projects,
+            able=CapabilitiesOf(store=of.store, clock=of.clock, host=host),
+        ),
+        tokens=TokenHandlers(
+            authenticate=authenticate, identity=of.identity, tokens=_tokens(of, host)
+        ),
+    )
+
+
+def _submissions(of: _Parts) -> Submissions:
+    return Submissions(
+        store=of.store,
+        lifecycle=of.lifecycle,
+        bells=of.bells,
+        logs=of.logs,
+        clock=of.clock,
+        entropy=of.entropy,
+        waiting=of.waiting,
+        vault=of.vault,
+    )
+
+
+def _attempts(of: _Parts) -> Attempts:
+    return Attempts(
+        store=of.store,
+        lifecycle=of.lifecycle,
+        bells=of.bells,
+        logs=of.logs,
+        clock=of.clock,
+        host=of.reached.registry,
+        read_blob=lambda digest: of.blobs.read(digest, CONFIG_BYTES_MAX),
+        vault=of.vault,
+        intakes=Intakes(of.logs),
+        steps=Steps(store=of.store, lifecycle=of.lifecycle, logs=of.logs, clock=of.clock),
+    )
+
+
+def _runners(of: _Parts) -> Runners:
+    return Runners(
+        store=of.store,
+        lifecycle=of.lifecycle,
+        bells=of.bells,
+        clock=of.clock,
+        entropy=of.entropy,
+        key=of.identity.key,
+        vault=of.vault,
+        way_in=_way_in(of.reached, of.handshakes),
+    )
+
+
+def _tokens(of: _Parts, host: str) -> Tokens:
+    return Tokens(
+        store=of.store, clock=of.clock, entropy=of.entropy, key=of.identity.key, host=host
+    )
+
+
+def _registry(of: _Parts) -> RegistryHandlers:
+    return RegistryHandlers(
+        authenticate=authenticating(of.identity),
+        registry=Registry(store=of.store, blobs=of.blobs, clock=of.clock),
+        realm=f"{of.reached.url}/v2/token",
+    )
+
+
+def _welcome(of: _Parts) -> WelcomeHandlers:
+    return WelcomeHandlers(authority=of.handshakes.authority if of.handshakes else None)
+
+
+def _sweep(of: _Parts) -> Sweep:
+    return Sweep(
+        store=of.store,
+        lifecycle=of.lifecycle,
+        bells=of.bells,
+        clock=of.clock,
+        waiting=of.waiting,
+    )
+
+
+def _garbage(of: _Parts) -> Garbage:
+    return Garbage(
+        store=of.store,
+        blobs=of.blobs,
+        logs=of.logs,
+        clock=of.clock,
+        retention=Retention(
+            builds=timedelta(days=of.settings.keep_builds_days),
+            logs=timedelta(days=of.settings.keep_logs_days),
+        ),
     )
 
 

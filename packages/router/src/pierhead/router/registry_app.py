@@ -12,9 +12,6 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import uvloop
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.requests import Request
 
 from pierhead.protocol.errors import PierheadError, Unavailable
 from pierhead.protocol.problem import problem
@@ -24,14 +21,12 @@ from pierhead.router.adapters.folders import lock
 from pierhead.router.adapters.sql.ledger import SqlStore
 from pierhead.router.config import REGISTRY_SOCKET, URL_FILE, Settings
 from pierhead.router.domain.reach import proxy_networks
-from pierhead.router.domain.token import Principal
+from pierhead.router.http.application import application, authenticating
 from pierhead.router.http.registry import RegistryHandlers
-from pierhead.router.http.requests import EXCEPTION_HANDLERS, check_protocol, token_of
 from pierhead.router.http.routes import registry_routes
 from pierhead.router.services.identity import Identity
 from pierhead.router.services.registry import Registry
 from pierhead.server.blobs import BlobStore
-from pierhead.server.bounded import Patience
 from pierhead.server.forwarded import SecureOnly
 from pierhead.server.log import configure, get_logger
 from pierhead.server.serve import Service, serve
@@ -74,21 +69,12 @@ async def _serve(settings: Settings, store: SqlStore, url: str, key: bytes) -> N
     clock, entropy = SystemClock(), SystemEntropy()
     identity = Identity(store=store, clock=clock, key=key)
     blobs = BlobStore(settings.data, new_id=lambda: entropy.id("u_"))
-
-    async def authenticate(request: Request) -> Principal:
-        check_protocol(request)
-        return await identity.principal(token_of(request))
-
     handlers = RegistryHandlers(
-        authenticate=authenticate,
+        authenticate=authenticating(identity),
         registry=Registry(store=store, blobs=blobs, clock=clock),
         realm=f"{url}/v2/token",
     )
-    app = Starlette(
-        routes=registry_routes(handlers),
-        middleware=[Middleware(Patience)],
-        exception_handlers=EXCEPTION_HANDLERS,
-    )
+    app = application(registry_routes(handlers))
     secure = SecureOnly(app, proxy_networks(settings.proxies))
     service = Service(secure, drain=lambda: None, takes_at=settings.data / REGISTRY_SOCKET)
     async with _tidied(identity, blobs, clock):

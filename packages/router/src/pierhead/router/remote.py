@@ -20,7 +20,7 @@ from pierhead.protocol.build import FINAL_STATES, BuildView, CancelRequest
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.http import Transport
 from pierhead.protocol.client.pack import pack
-from pierhead.protocol.client.retry import retrying
+from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.client.trust import trusted_ca
 from pierhead.protocol.client.upload import upload
 from pierhead.protocol.meta import PullTokenRequest
@@ -182,10 +182,7 @@ class RouterExecutor:
                 yield client
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        async for attempt in retrying(self._seconds):
-            with attempt:
-                return await call()
-        raise AssertionError("retrying ends by a value or an error")
+        return await patiently(call, self._seconds)
 
 
 class RemoteBuild:

@@ -41,9 +41,14 @@ def retrying(seconds: float, *, through_full_disk: bool = True) -> AsyncRetrying
     )
 
 
-async def patiently(call: Callable[[], Awaitable[T]], seconds: float) -> T:
-    """Call until there is an answer; what is `Unavailable` for longer, or full, is let out."""
-    async for attempt in retrying(seconds, through_full_disk=False):
+async def patiently(
+    call: Callable[[], Awaitable[T]], seconds: float, *, through_full_disk: bool = True
+) -> T:
+    """Call until there is an answer; what is `Unavailable` for longer is let out.
+
+    `through_full_disk`: as for `retrying`.
+    """
+    async for attempt in retrying(seconds, through_full_disk=through_full_disk):
         with attempt:
             return await call()
     raise AssertionError("retrying ends by a value or an error")

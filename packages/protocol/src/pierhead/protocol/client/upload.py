@@ -50,7 +50,9 @@ async def upload(
     offer = ContextOffer(project=project, digest=packed.digest, pages=b"".join(pages))
     course = _Course(client, project, packed, pages, progress)
     while True:
-        state = await patiently(lambda: client.offer_context(offer), PATIENCE_SECONDS)
+        state = await patiently(
+            lambda: client.offer_context(offer), PATIENCE_SECONDS, through_full_disk=False
+        )
         if state.context is not None:
             return Sent(
                 context=state.context, sent_bytes=course.sent_bytes, files=len(course.files)
@@ -96,7 +98,11 @@ class _Course:
             await asyncio.gather(following, return_exceptions=True)
 
     async def _send(self, body: bytes) -> None:
-        await patiently(lambda: self._client.send_objects(self._project, body), PATIENCE_SECONDS)
+        await patiently(
+            lambda: self._client.send_objects(self._project, body),
+            PATIENCE_SECONDS,
+            through_full_disk=False,
+        )
         self.sent_bytes += len(body)
 
     def _note(self, missing: list[bytes]) -> None:

@@ -181,7 +181,9 @@ def rerun(
 
     async def run(client: RouterClient) -> int:
         request = Rerun(key=key or f"cli-{os.urandom(16).hex()}")
-        view = await patiently(lambda: client.rerun(build_id, request), SUBMIT_SECONDS)
+        view = await patiently(
+            lambda: client.rerun(build_id, request), SUBMIT_SECONDS, through_full_disk=False
+        )
         if detach:
             (give_json if as_json else lambda one: give(one.id))(view)
             return OK

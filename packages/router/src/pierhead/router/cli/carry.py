@@ -58,7 +58,7 @@ async def _submit(client: RouterClient, asked: Asked, context: ContextRef) -> Bu
         secrets=dict(asked.secrets),
         secret_args=asked.allow_secret_args,
     )
-    return await patiently(lambda: client.submit(request), SUBMIT_SECONDS)
+    return await patiently(lambda: client.submit(request), SUBMIT_SECONDS, through_full_disk=False)
 
 
 async def _follow(client: RouterClient, asked: Asked, view: BuildView, *, may_detach: bool) -> int:

@@ -15,7 +15,7 @@ import typer
 from pierhead.protocol.cli.place import Place, config_folder, find_place, note_place
 from pierhead.protocol.cli.speak import USAGE, fail, give, give_json, tell
 from pierhead.protocol.client.client import RouterClient
-from pierhead.protocol.client.retry import retrying
+from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.project import Ability, NewToken, TokenMade, TokenView
 
 T = TypeVar("T")
@@ -103,10 +103,7 @@ def make_token(
     )
 
     async def make(client: RouterClient) -> TokenMade:
-        async for attempt in retrying(RETRY_SECONDS):
-            with attempt:
-                return await client.add_token(wanted)
-        raise AssertionError("retrying ends by a value or an error")
+        return await patiently(lambda: client.add_token(wanted), RETRY_SECONDS)
 
     return ask(url, make)
 

@@ -115,36 +115,47 @@ def command(
     """Keep a control plane on this machine: a service where there is systemd, else a process."""
     import pierhead.router.app  # noqa: F401, PLC0415 - says now what is not installed
 
-    data, said = data_folder(), locals()
+    data = data_folder()
     noted = _noted(data)
-    named = {key: said[key] for key in ("port", "host", "public_url") if said[key] is not None}
-    if behind_proxy:
-        # The certificate is the proxy's then, so no name has one here.
-        named |= {"behind_proxy": tuple(behind_proxy), "host": host or "127.0.0.1", "domain": None}
-    if domain == "":
-        named |= {"domain": None}
-    elif domain:
-        _require_name(domain)
-        named |= {"domain": domain, "domain_port": _domain_port(domain, noted), "public_url": None}
-        named |= {"acme": acme} if acme else {}
     if behind_proxy and domain:
         hint = f"behind a proxy, say --public-url https://{domain}"
         raise fail("a certificate by ACME is for who answers the name itself", hint, USAGE)
-    chosen = msgspec.structs.replace(noted, **named)
+    named = {"port": port, "host": host, "public_url": public_url}
+    said: dict[str, object] = {key: value for key, value in named.items() if value is not None}
+    if behind_proxy:
+        # The certificate is the proxy's then, so no name has one here.
+        said |= {"behind_proxy": tuple(behind_proxy), "host": host or "127.0.0.1", "domain": None}
+    if domain is not None:
+        said |= _named(domain, acme, noted)
+    chosen = msgspec.structs.replace(noted, **said)
     _require_address(chosen.host)
     machine = _Machine(data, chosen, _reach(chosen))
     if stop:
         return _stop(machine)
-    ours = service.is_there(machine.service)
     if plan:
-        _tell_plan(machine, restarts=ours and chosen != noted)
+        _tell_plan(machine, restarts=service.is_there(machine.service) and chosen != noted)
         return OK
-    if asyncio.run(_answers(machine.place)) and (chosen == noted or not ours):
+    return _keep(machine, noted)
+
+
+def _named(domain: str, acme: str | None, noted: Chosen) -> dict[str, object]:
+    """Return what a public name changes; an empty one takes the name back."""
+    if not domain:
+        return {"domain": None}
+    _require_name(domain)
+    named = {"domain": domain, "domain_port": _domain_port(domain, noted), "public_url": None}
+    return named | ({"acme": acme} if acme else {})
+
+
+def _keep(machine: _Machine, noted: Chosen) -> int:
+    """Have it run as was chosen; `noted`: how it was started the last time."""
+    ours = service.is_there(machine.service)
+    if asyncio.run(_answers(machine.place)) and (machine.chosen == noted or not ours):
         _tell_all(machine, f"a control plane runs at {machine.place.url} already")
         return OK
     if ours:
         service.stop(machine.service)  # what was said now is not what it was started with
-    _note(data, chosen)
+    _note(machine.data, machine.chosen)
     how = service.start(machine.service)
     if not _comes_up(machine):
         hint = machine.service.where_it_speaks

@@ -6,6 +6,7 @@ document says, and the token matrix of the tests compares the two.
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -92,6 +93,32 @@ PROJECT = Parameter(name="project", required=True, summary="Of which project.")
 ENVIRONMENT = Parameter(name="name", required=True, summary="Which environment.")
 PLAN = Parameter(name="plan", kind="boolean", summary="Only say what would go.")
 # fmt: on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handlers:
+    """Who answers: one for each part of the table."""
+
+    builds: BuildHandlers
+    run: RunHandlers
+    contexts: ContextHandlers
+    attempts: AttemptHandlers
+    runners: RunnerHandlers
+    projects: ProjectHandlers
+    tokens: TokenHandlers
+
+
+def all_endpoints(of: Handlers) -> list[Endpoint]:
+    """Return the whole table. What is not in it is neither served nor described."""
+    return [
+        *build_endpoints(of.builds),
+        *run_endpoints(of.run),
+        *context_endpoints(of.contexts),
+        *attempt_endpoints(of.attempts),
+        *runner_endpoints(of.runners),
+        *project_endpoints(of.projects),
+        *token_endpoints(of.tokens),
+    ]
 
 
 def build_endpoints(of: BuildHandlers) -> list[Endpoint]:

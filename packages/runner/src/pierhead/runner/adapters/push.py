@@ -14,7 +14,7 @@ from urllib.parse import urljoin
 import httpx
 
 from pierhead.protocol.client.client import error_from
-from pierhead.protocol.client.retry import retrying
+from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.errors import IntegrityError, PierheadError, Refused, Unavailable
 from pierhead.protocol.problem import problem
 from pierhead.protocol.version import OFFSET_HEADER
@@ -118,10 +118,7 @@ class Pusher:
             raise IntegrityError(problem("digest-mismatch", detail))
 
     async def _again(self, call: Callable[[], Awaitable[T]]) -> T:
-        async for attempt in retrying(PATIENCE_SECONDS):
-            with attempt:
-                return await call()
-        raise AssertionError("retrying ends by a value or an error")
+        return await patiently(call, PATIENCE_SECONDS)
 
     async def _send(
         self,

@@ -9,7 +9,7 @@ import zstandard
 
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.http import open_client
-from pierhead.protocol.client.retry import retrying
+from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.lease import (
     Acquire,
     Acquired,
@@ -97,11 +97,8 @@ class HttpHold:
     async def secrets(self) -> Mapping[str, bytes]:
         """Return the build's secrets."""
         build_id, fence = self._grant.build_id, self._grant.fence
-        async for attempt in retrying(SECRETS_SECONDS):
-            with attempt:
-                sealed = await self._client.secrets(build_id, fence)
-                return self._key.open(sealed, build_id=build_id, fence=fence)
-        raise AssertionError("retrying ends by a value or an error")
+        sealed = await patiently(lambda: self._client.secrets(build_id, fence), SECRETS_SECONDS)
+        return self._key.open(sealed, build_id=build_id, fence=fence)
 
     async def enter(self, phase: Phase) -> bool:
         """Say what is done now; true: the build should end."""
@@ -132,10 +129,10 @@ class HttpHold:
 
     async def report(self, envelope: Envelope) -> Receipt:
         """Hand in the result, again and again until it is taken or refused."""
-        async for attempt in retrying(REPORT_SECONDS):
-            with attempt:
-                return await self._client.report(self._grant.build_id, self._grant.fence, envelope)
-        raise AssertionError("retrying ends by a value or an error")
+        build_id, fence = self._grant.build_id, self._grant.fence
+        return await patiently(
+            lambda: self._client.report(build_id, fence, envelope), REPORT_SECONDS
+        )
 
     async def close(self) -> None:
         """Close its connections."""

@@ -21,7 +21,7 @@ from pierhead.protocol.cli.service import Service, start
 from pierhead.protocol.cli.speak import OK, REFUSED, USAGE, agreed, fail, size, tell
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.proxy import is_loopback
-from pierhead.protocol.client.retry import retrying
+from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.client.trust import pinned_ca, trusted_ca
 from pierhead.protocol.joincode import NO_PIN, JoinAddress, parse_join_code
 from pierhead.protocol.runner import Enroll, Enrolled
@@ -130,9 +130,9 @@ async def _way(address: JoinAddress, insecure_http: bool) -> _Way:
     """
     in_the_clear = address.pin == NO_PIN and (is_loopback(address.host) or insecure_http)
     url = f"{'http' if in_the_clear else 'https'}://{address.address}"
-    async for attempt in retrying(JOIN_SECONDS):
-        with attempt:
-            pinned = None if address.pin == NO_PIN else await pinned_ca(url, address.pin)
+    pinned = None
+    if address.pin != NO_PIN:
+        pinned = await patiently(lambda: pinned_ca(url, address.pin), JOIN_SECONDS)
     way = _Way(url, trusted_ca(None) if pinned is None else pinned, insecure_http)
     async with way.client() as client:
         await client.meta()
@@ -232,7 +232,4 @@ def _join(
 
 async def _enroll(way: _Way, request: Enroll) -> Enrolled:
     async with way.client() as client:
-        async for attempt in retrying(JOIN_SECONDS):
-            with attempt:
-                return await client.enroll(request)
-    raise AssertionError("retrying ends by a value or an error")
+        return await patiently(lambda: client.enroll(request), JOIN_SECONDS)
