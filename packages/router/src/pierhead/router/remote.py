@@ -18,7 +18,7 @@ import anyio
 from pierhead.protocol import errors as wire_errors
 from pierhead.protocol.build import FINAL_STATES, BuildView, CancelRequest
 from pierhead.protocol.client.client import RouterClient
-from pierhead.protocol.client.http import Transport
+from pierhead.protocol.client.http import INSECURE_HTTP, Transport
 from pierhead.protocol.client.pack import pack
 from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.client.trust import trusted_ca
@@ -94,7 +94,7 @@ class RouterExecutor:
         if missing:
             hint = "export what `pierhead up` printed, or name them: RouterExecutor(url, token=...)"
             raise RefusedError(f"{' and '.join(missing)} is not set", hint=hint)
-        insecure = os.environ.get("PIERHEAD_INSECURE_HTTP") == "1"
+        insecure = os.environ.get(INSECURE_HTTP) == "1"
         token = os.environ["PIERHEAD_TOKEN"]
         return cls(
             os.environ["PIERHEAD_URL"], token=token, insecure_http=insecure, patience=patience

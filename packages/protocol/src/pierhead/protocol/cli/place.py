@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.client.http import INSECURE_HTTP
+from pierhead.protocol.client.proxy import host_of, is_loopback
 from pierhead.protocol.client.trust import trusted_ca
 
 LOCAL_URL: Final = "http://127.0.0.1:7443"
@@ -27,7 +29,7 @@ class Place:
 
     def client(self) -> RouterClient:
         """Return a client for it."""
-        insecure = os.environ.get("PIERHEAD_INSECURE_HTTP") == "1"
+        insecure = os.environ.get(INSECURE_HTTP) == "1"
         return RouterClient(
             self.url, token=self.token, ca=trusted_ca(self.ca), insecure_http=insecure
         )
@@ -45,10 +47,11 @@ def find_place(url: str | None = None) -> Place:
     token = os.environ.get("PIERHEAD_TOKEN")
     noted = _read("context.json")
     if noted and (said is None or noted["url"] == said.rstrip("/")):
-        found = token or noted.get("token") or _own_token()
+        found = token or noted.get("token") or _own_token(noted["url"])
         return Place(noted["url"], found, chosen=True, ca=noted.get("ca"))
-    local = (_read("local.json") or {}).get("url", LOCAL_URL)
-    return Place(said or local, token or _own_token(), chosen=said is not None)
+    local = _local_url()
+    there = said or local
+    return Place(there, token or _own_token(there), chosen=said is not None)
 
 
 def note_place(url: str, token: str, ca: str | None) -> None:
@@ -80,7 +83,14 @@ def _write(name: str, document: dict[str, str]) -> None:
     fresh.replace(folder / name)
 
 
-def _own_token() -> str | None:
+def _local_url() -> str:
+    return (_read("local.json") or {}).get("url", LOCAL_URL)
+
+
+def _own_token(url: str) -> str | None:
+    """Return the token of this machine's owner, which no other machine may ever be shown."""
+    if not is_loopback(host_of(url)) and url.rstrip("/") != _local_url():
+        return None
     try:
         return (config_folder() / "token").read_text().strip()
     except OSError:

@@ -6,11 +6,10 @@ Tokens travel in the clear over plain HTTP, so it is for loopback only, unless a
 import os
 import ssl
 from typing import Final
-from urllib.parse import urlsplit
 
 import httpx
 
-from pierhead.protocol.client.proxy import is_loopback, proxy_for
+from pierhead.protocol.client.proxy import host_of, is_loopback, proxy_for
 from pierhead.protocol.client.trust import tls_context
 from pierhead.protocol.errors import Invalid, TokenRefused, Unavailable
 from pierhead.protocol.problem import problem
@@ -23,6 +22,7 @@ CONNECT_SECONDS: Final = 10.0
 Client = httpx.AsyncClient
 Response = httpx.Response
 Transport = httpx.AsyncBaseTransport
+INSECURE_HTTP: Final = "PIERHEAD_INSECURE_HTTP"  # the environment variable that allows it
 
 
 def check_url(url: str, *, insecure_http: bool = False) -> str:
@@ -31,15 +31,15 @@ def check_url(url: str, *, insecure_http: bool = False) -> str:
     Raises:
         Invalid: not http(s), or plain HTTP to another machine.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    host = host_of(url)
+    if not url.startswith(("http://", "https://")) or not host:
         hint = "write it like http://127.0.0.1:7443"
         raise Invalid(
             problem("invalid-document", f"not a URL of a control plane: {url}", hint=hint)
         )
-    if parts.scheme == "http" and not insecure_http and not is_loopback(parts.hostname):
-        detail = f"plain HTTP to {parts.hostname} would send the token in the clear"
-        hint = "use https, or add --insecure-http in a network that you trust"
+    if url.startswith("http://") and not insecure_http and not is_loopback(host):
+        detail = f"plain HTTP to {host} would send the token in the clear"
+        hint = f"use https; in a network you trust set {INSECURE_HTTP}=1 (join: --insecure-http)"
         raise Invalid(problem("invalid-document", detail, hint=hint))
     return url.rstrip("/")
 

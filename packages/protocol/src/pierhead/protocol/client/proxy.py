@@ -34,6 +34,14 @@ def proxy_for(url: str, environment: Mapping[str, str]) -> str | None:
     return said
 
 
+def host_of(url: str) -> str:
+    """Return the host in a URL, without brackets; empty where there is none that can be read."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
 def is_loopback(host: str) -> bool:
     """Say whether a host can only be this machine."""
     if host == "localhost":
