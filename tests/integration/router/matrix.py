@@ -180,6 +180,7 @@ TABLE: Final[dict[Route, Rows]] = {
     ("DELETE", "/api/runners/{runner}"): row(UNSEEN, *OWNERS),  # one that nobody added
     ("PUT", "/api/runners/session"): RUNNER,
     ("POST", "/api/runners/acquire"): RUNNER,
+    ("POST", "/api/runners/release"): RUNNER,  # of a session that was never opened
     ("GET", "/api/builds/{build_id}/plan"): attempt,
     ("GET", "/api/builds/{build_id}/context.tar.zst"): attempt,
     ("GET", "/api/builds/{build_id}/secrets"): attempt,
@@ -427,6 +428,7 @@ BODIES: Final[dict[Route, bytes]] = {
     ("POST", "/api/environments"): b'{"project":"web","name":"spare"}',
     ("POST", "/api/tokens"): b'{"key":"k","name":"ci","project":"web"}',
     ("POST", "/api/runners"): b'{"name":"attic"}',
+    ("POST", "/api/runners/release"): b'{"session_id":"s_none"}',
 }
 
 

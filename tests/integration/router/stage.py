@@ -26,7 +26,14 @@ from pierhead.protocol.lease import Acquire, Acquired, Grant, Held
 from pierhead.protocol.plan import ContextRef, Plan, Submit
 from pierhead.protocol.project import NewProject, NewToken
 from pierhead.protocol.result import Envelope, PlatformImage
-from pierhead.protocol.runner import AddRunner, Capabilities, Enroll, SessionRequest
+from pierhead.protocol.runner import (
+    AddRunner,
+    Capabilities,
+    Enroll,
+    RunnerView,
+    SessionRelease,
+    SessionRequest,
+)
 from pierhead.protocol.sealing import SessionKey
 from pierhead.router.compose import Router, open_router
 from pierhead.router.config import Settings
@@ -199,6 +206,9 @@ class ScriptedRunner:
     ) -> Acquired:
         request = self.request(slots=slots, held=held, hold_ms=hold_ms)
         return await self.client.acquire(request)
+
+    async def release(self) -> RunnerView:
+        return await self.client.release_session(SessionRelease(session_id=self.session_id))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ import zstandard
 from pierhead.protocol.errors import LeaseLost, Refused
 from pierhead.protocol.lease import Held
 from pierhead.protocol.plan import Plan, Submit
+from pierhead.protocol.runner import SessionRelease
 from tests.integration.router.stage import House, MovableClock, open_house
 
 
@@ -246,3 +247,72 @@ async def test_a_build_that_no_runner_fits_says_which_and_why(house: House) -> N
     assert [rejected.runner for rejected in why.rejections] == ["desktop"]
     assert "linux/arm64 only" in why.rejections[0].reason
     assert why.verdict.startswith("waits")
+
+
+async def test_a_runner_that_stops_is_not_waited_for(house: House) -> None:
+    runner = await house.runner()
+    await house.runner("here-as-well")
+    build = await house.submit(if_nobody="fail", on=("desktop",))
+    assert (await runner.acquire(slots=0)).grants == ()
+
+    gone = await runner.release()
+    await house.router.sweep.once()
+
+    assert (gone.online, gone.stopped) == (False, True)
+    ended = await house.owner.build(build.id)
+    assert ended.state == "failed"
+    assert ended.result is not None
+    assert ended.result.failure is not None
+    assert ended.result.failure.message.startswith("desktop is stopped")
+
+
+async def test_a_silent_runner_is_still_waited_for_beside_one_that_stopped(house: House) -> None:
+    runner, silent = await house.runner(), await house.runner("laptop")
+    await runner.release()
+    house.clock.advance(36)
+    build = await house.submit(if_nobody="fail")
+
+    await house.router.sweep.once()
+
+    assert (await house.owner.build(build.id)).state == "queued"
+    why = {one.runner: one.reason for one in (await house.owner.why(build.id)).rejections}
+    assert why["desktop"].startswith("stopped since")
+    assert why[silent.name].startswith("offline since")
+
+
+async def test_a_session_that_has_ended_gets_nothing_more(house: House) -> None:
+    runner = await house.runner()
+    late, held = runner.request(), asyncio.create_task(runner.acquire(hold_ms=20_000))
+    await house.until_parked()
+
+    await runner.release()
+    await runner.release()  # a lost answer is asked for again
+    build = await house.submit(if_nobody="wait")
+
+    for asked in (held, runner.client.acquire(late)):
+        with pytest.raises(Refused) as refused:
+            await asked
+        assert refused.value.problem.slug == "session-superseded"
+    assert (await house.owner.build(build.id)).state == "queued"
+
+
+async def test_what_was_granted_while_the_runner_went_waits_again_uncounted(house: House) -> None:
+    runner = await house.runner()
+    build, _ = await house.leased(runner)
+
+    await runner.release()
+
+    again = await house.owner.build(build.id)
+    assert (again.state, again.attempts) == ("queued", 0)
+
+
+async def test_a_runner_that_stopped_may_begin_again_at_once_and_elsewhere(house: House) -> None:
+    runner = await house.runner()
+    old = runner.session_id
+    await runner.release()
+
+    await runner.start("desktop-life-2", boot_id="boot-of-another-machine")
+    await house.client(runner.credential).release_session(SessionRelease(session_id=old))
+
+    build, _ = await house.leased(runner)
+    assert (await house.owner.build(build.id)).runner == "desktop"

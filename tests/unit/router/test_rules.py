@@ -176,6 +176,15 @@ def test_a_build_for_here_waits_for_nobody_and_needs_no_reason() -> None:
     assert judged(asked, runner("desktop"), HERE) == Here("")
 
 
+def test_runners_that_were_stopped_are_not_waited_for() -> None:
+    stopped = runner("desktop", online=False, stopped=True, seen_at=NOW - timedelta(hours=1))
+    both = judged(WANTED, stopped, OFFLINE, HERE)
+
+    assert judged(WANTED, stopped, HERE) == Here("desktop is stopped")
+    assert both == Wait("desktop, one is offline", NOW + timedelta(seconds=15))
+    assert rejection(stopped, WANTED) == "stopped since 23:00 UTC"
+
+
 def test_runners_that_are_offline_are_waited_for_fifteen_seconds() -> None:
     assert isinstance(wait(HERE, OFFLINE, waited=14), Wait)
     assert wait(HERE, OFFLINE, waited=15) == Here("one is offline")

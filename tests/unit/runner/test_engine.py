@@ -335,6 +335,30 @@ async def test_an_abort_gives_the_build_back(start: Start, tmp_path: Path) -> No
     assert stage.backend.stopped == ["b_one.1"]
 
 
+async def test_a_runner_says_that_it_ends_when_it_has_nothing_any_more(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    hold = await granted(stage)
+
+    await stage.end()
+
+    assert hold.envelopes
+    assert stage.control.ended == [("s_1", len(stage.control.asked))]
+
+
+async def test_a_router_that_does_not_hear_the_goodbye_keeps_nobody(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    stage.control.deaf = True
+    await until(lambda: stage.control.asked)
+
+    await stage.end()
+
+    assert stage.control.ended == []
+
+
 async def test_an_abort_does_not_wait_for_what_the_router_asked_to_wait(
     start: Start, tmp_path: Path
 ) -> None:

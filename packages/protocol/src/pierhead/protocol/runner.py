@@ -73,12 +73,22 @@ class Session(Struct, frozen=True, kw_only=True):
     hold_ms: Count
 
 
+class SessionRelease(Struct, frozen=True, kw_only=True):
+    """Body of `POST /api/runners/release`: the process ends, and works on nothing any more.
+
+    A session that was replaced, or has ended, is left as it is; so it can be said again.
+    """
+
+    session_id: ShortText
+
+
 class RunnerView(Struct, frozen=True, kw_only=True):
     """One runner as `pierhead status` shows it."""
 
     name: RunnerName
     here: bool
     online: bool
+    stopped: bool = False  # it said that it ends; otherwise, not online, it fell silent
     seen_at: str | None  # RFC 3339
     builds: tuple[str, ...]
     capabilities: Capabilities | None

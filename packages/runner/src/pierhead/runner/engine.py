@@ -31,6 +31,7 @@ MISMATCH_SECONDS: Final = 60.0
 # the queue, and one build that breaks machines cannot stop it.
 QUARANTINE_SECONDS: Final = 10.0
 QUARANTINE_MAX_SECONDS: Final = 3600.0
+GOODBYE_SECONDS: Final = 3.0
 log = structlog.get_logger()
 
 
@@ -87,11 +88,14 @@ class Engine:
         self._work.mkdir(parents=True, exist_ok=True)
         capabilities = await self._backend.probe()
         session = await self._begin(capabilities)
+        if session is None:
+            return
         try:
-            while session is not None and not (self._draining and not self._tasks):
+            while not (self._draining and not self._tasks):
                 await self._turn(session, capabilities)
         finally:
             await self._abort_all("the runner stops")
+            await self._say_goodbye(session)
 
     def drain(self) -> None:
         """Take no more builds; end when those under way are done."""
@@ -121,6 +125,12 @@ class Engine:
             log.info("session.open", session=session.session_id)
             return session.session_id
         return None
+
+    async def _say_goodbye(self, session: str) -> None:
+        """Let nobody wait for this runner. A router that is away finds out by itself."""
+        with contextlib.suppress(PierheadError, TimeoutError):
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                await self._control.release_session(session)
 
     async def _turn(self, session: str, capabilities: Capabilities) -> None:
         """Ask until there is an answer, or something changed here.

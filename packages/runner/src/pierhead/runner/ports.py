@@ -102,6 +102,10 @@ class Control(Protocol):
         """Ask for builds."""
         ...
 
+    async def release_session(self, session_id: str) -> None:
+        """Say that this process ends, and has no build any more."""
+        ...
+
     def attempt(self, grant: Grant) -> "Hold":
         """Return the calls that the grant's token allows."""
         ...

@@ -156,6 +156,8 @@ class FakeControl:
 
     answers: deque[Acquired | PierheadError] = field(default_factory=deque)
     sessions: deque[PierheadError] = field(default_factory=deque)
+    ended: list[tuple[str, int]] = field(default_factory=list)  # and how often it had asked
+    deaf: bool = False  # to goodbyes
     asked: list[Acquire] = field(default_factory=list)
     holds: dict[tuple[str, int], FakeHold] = field(default_factory=dict)
     more: asyncio.Event = field(default_factory=asyncio.Event)
@@ -183,6 +185,12 @@ class FakeControl:
         if isinstance(answer, PierheadError):
             raise answer
         return answer
+
+    async def release_session(self, session_id: str) -> None:
+        """Write the goodbye down; a router that is away does not hear it."""
+        if self.deaf:
+            raise away()
+        self.ended.append((session_id, len(self.asked)))
 
     def attempt(self, wanted: Grant) -> Hold:
         """Return the attempt's calls, which a test may have prepared."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pierhead.protocol.cli.speak import fail
+from pierhead.protocol.cli.speak import REFUSED, fail
 from pierhead.protocol.environment import OBEYED, for_a_process
 
 STOP_SECONDS: Final = 90
@@ -110,7 +110,11 @@ def start(service: Service) -> str:
 
 
 def stop(service: Service) -> bool:
-    """End it, so that it does not come back; false: there was none."""
+    """End it, so that it does not come back; false: there was none.
+
+    Raises:
+        CommandFailed: it does not end.
+    """
     if has_systemd() and service.unit.exists():
         _systemctl(service, "disable", "--now", service.unit.name)
         service.unit.unlink()
@@ -118,13 +122,21 @@ def stop(service: Service) -> bool:
     pid = running(service)
     if pid is None:
         return False
-    os.kill(pid, signal.SIGTERM)
-    for _ in range(STOP_SECONDS * 10):
+    # The first signal lets it finish what it holds, the second one makes it let go.
+    for _ in range(2):
+        os.kill(pid, signal.SIGTERM)
+        if _ends(service):
+            _pid_file(service).unlink(missing_ok=True)
+            return True
+    raise fail(f"process {pid} does not end", f"kill -9 {pid}", REFUSED)
+
+
+def _ends(service: Service) -> bool:
+    for _ in range(int(STOP_SECONDS * 10)):
         if running(service) is None:
-            break
+            return True
         time.sleep(0.1)
-    _pid_file(service).unlink(missing_ok=True)
-    return True
+    return False
 
 
 def is_there(service: Service) -> bool:

@@ -65,6 +65,7 @@ from pierhead.protocol.runner import (
     JoinCode,
     RunnerView,
     Session,
+    SessionRelease,
     SessionRequest,
 )
 from pierhead.protocol.version import FENCE_HEADER, OFFSET_HEADER, PROTOCOL_HEADER, SPOKEN, Versions
@@ -288,6 +289,10 @@ class RouterClient:
     async def acquire(self, request: Acquire) -> Acquired:
         """Ask for builds; held up to `hold_ms` when there is none."""
         return await self._call(Acquired, "POST", "/api/runners/acquire", request)
+
+    async def release_session(self, request: SessionRelease) -> RunnerView:
+        """Say that this process ends."""
+        return await self._call(RunnerView, "POST", "/api/runners/release", request)
 
     # Whoever holds a build token: the lease is proven by the fence in the header.
 

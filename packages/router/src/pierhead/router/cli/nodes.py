@@ -71,6 +71,8 @@ def state_of(node: RunnerView) -> str:
     """Return the word for how a node is."""
     if node.capabilities is None:
         return "expected"
+    if node.stopped:
+        return "stopped"
     return "ready" if node.online else "offline"
 
 

@@ -21,6 +21,7 @@ class RunnerFacts:
     name: str
     here: bool = False
     online: bool = True
+    stopped: bool = False  # it said that it ends
     seen_at: datetime | None = None
     capabilities: Capabilities | None = None  # none: it never opened a session
     free_slots: int = 0
@@ -83,7 +84,7 @@ def rejection(runner: RunnerFacts, wanted: Wanted) -> str | None:
         return reason
     if not runner.online:
         since = f" since {runner.seen_at:%H:%M} UTC" if runner.seen_at else ""
-        return f"offline{since}"
+        return f"{'stopped' if runner.stopped else 'offline'}{since}"
     if runner.here and not wanted.here_allowed:
         return "kept for builds that nobody else can take"
     if runner.free_slots < 1:

@@ -26,6 +26,7 @@ class Session:
     seen_at: datetime
     turn: int = 0  # the highest turn of an acquire that was heard
     public_key: bytes | None = None  # what secrets are sealed to; none: it gets none
+    ended: bool = False  # its process said so
 
 
 def admit(
@@ -42,7 +43,7 @@ def admit(
     A new process on the same machine takes over at once: the state directory's lock proves that the
     old one is gone. One that began earlier than it is a request that was stuck on its way. From
     another machine it is a copy of the credential, and has to wait until the first has been silent
-    for `silence`.
+    for `silence`, or has said that it ends.
 
     Raises:
         SessionSuperseded: the runner is alive on another machine, or a later process took over.
@@ -51,7 +52,8 @@ def admit(
         return True
     if current.process == process:
         return False
-    if current.boot_id != boot_id and now < current.seen_at + silence:
+    silent = current.ended or now >= current.seen_at + silence
+    if current.boot_id != boot_id and not silent:
         hint = "a credential is for one machine: join this one with a code of its own"
         raise SessionSuperseded(f"{current.runner} is at work on another machine", hint=hint)
     if current.boot_id == boot_id and started_ms < current.started_ms:

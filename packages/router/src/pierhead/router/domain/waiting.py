@@ -1,7 +1,8 @@
 """How long a build waits for a runner, and what happens then.
 
-Waiting is judged by its cause. Nobody is registered: there is nothing to wait for. All that could
-are offline: a machine that restarts is back within the grace. They are busy: the submitter said how
+Waiting is judged by its cause. Nobody is registered, or all that could were stopped by somebody:
+there is nothing to wait for. They fell silent: a machine that restarts is back within the grace.
+They are busy: the submitter said how
 long that may take. Afterwards the control plane's own machine builds it, if the submitter allows.
 """
 
@@ -111,7 +112,10 @@ def _patience_with(
         return None, "no-runner", f"no runner can take this build ({names})"
     names = ", ".join(runner.name for runner in able)
     if not any(runner.online for runner in able):
-        last_seen = [runner.seen_at for runner in able if runner.seen_at]
+        silent = [runner for runner in able if not runner.stopped]
+        if not silent:
+            return None, "no-runner", f"{names} is stopped"
+        last_seen = [runner.seen_at for runner in silent if runner.seen_at]
         since = max([patience.since, *last_seen])
         return since + policy.offline_grace, "no-runner", f"{names} is offline"
     return patience.since + patience.busy_for, "waited-too-long", f"{names} is busy"

@@ -61,6 +61,7 @@ from pierhead.protocol.runner import (
     JoinCode,
     RunnerView,
     Session,
+    SessionRelease,
     SessionRequest,
 )
 from pierhead.protocol.version import OFFSET_HEADER, RELEASE
@@ -196,6 +197,7 @@ def runner_endpoints(of: RunnerHandlers) -> list[Endpoint]:
         Endpoint(method="POST", path=f"{runners}/enroll", handler=of.enroll, who="anybody", body=Enroll, answer=Enrolled, summary="Turn a join code into a credential"),
         Endpoint(method="PUT", path=f"{runners}/session", handler=of.session, who="runner", body=SessionRequest, answer=Session, summary="Begin to work"),
         Endpoint(method="POST", path=f"{runners}/acquire", handler=of.acquire, who="runner", body=Acquire, answer=Acquired, summary="Take builds, held"),
+        Endpoint(method="POST", path=f"{runners}/release", handler=of.release, who="runner", body=SessionRelease, answer=RunnerView, summary="End the session: nothing is taken any more"),
     ]
     # fmt: on
 

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pierhead.protocol.lease import Acquire
-from pierhead.protocol.runner import AddRunner, Enroll, SessionRequest
+from pierhead.protocol.runner import AddRunner, Enroll, SessionRelease, SessionRequest
 from pierhead.router.domain.token import require_runner
 from pierhead.router.http.requests import (
     Authenticate,
@@ -46,6 +46,11 @@ class RunnerHandlers:
         return answer(
             await self.runners.open_session(runner, await document(request, SessionRequest))
         )
+
+    async def release(self, request: Request) -> Response:
+        """`POST /api/runners/release`."""
+        runner = require_runner(await self.authenticate(request))
+        return answer(await self.runners.release(runner, await document(request, SessionRelease)))
 
     async def acquire(self, request: Request) -> Response:
         """`POST /api/runners/acquire`, held."""

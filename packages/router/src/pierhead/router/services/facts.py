@@ -50,11 +50,13 @@ def patience_of(stored: StoredBuild) -> Patience:
 def facts_of(runner: StoredRunner, busy: int, now: datetime) -> RunnerFacts:
     """Return a runner as it stands; `busy`: how many builds it has."""
     seen_at = runner.session.seen_at if runner.session else None
+    stopped = runner.session is not None and runner.session.ended
     slots = runner.capabilities.slots if runner.capabilities else 0
     return RunnerFacts(
         name=runner.name,
         here=runner.here,
-        online=seen_at is not None and now - seen_at < OFFLINE_AFTER,
+        online=seen_at is not None and not stopped and now - seen_at < OFFLINE_AFTER,
+        stopped=stopped,
         seen_at=seen_at,
         capabilities=runner.capabilities,
         free_slots=0 if runner.reason else max(0, slots - busy),

@@ -15,6 +15,7 @@ from pierhead.protocol.runner import (
     JoinCode,
     RunnerView,
     Session,
+    SessionRelease,
     SessionRequest,
 )
 from pierhead.router.domain import build as machine
@@ -227,6 +228,32 @@ class Runners:
         ]
         return current, lost
 
+    async def release(self, runner: Runner, request: SessionRelease) -> RunnerView:
+        """End a session in good order: builds that would wait for the runner need not."""
+        now = self.clock.now()
+        view, back = await self.store.write(
+            lambda ledger: self._end(ledger, runner, request.session_id, now)
+        )
+        announce(self.bells, *back)
+        self.bells.wake_runner(runner.name)  # a request that is still held has nobody behind it
+        return view
+
+    def _end(
+        self, ledger: Ledger, runner: Runner, session_id: str, now: datetime
+    ) -> tuple[RunnerView, Sequence[StoredBuild]]:
+        known, back = _registered(ledger, runner), []
+        session = known.session
+        if session is not None and session.id == session_id:
+            known = replace(known, session=replace(session, ended=True))
+            ledger.save_runner(known)
+            # What was granted while it went: it never began, so no attempt is counted.
+            back = [
+                self.lifecycle.apply(ledger, stored, machine.Release(lease.fence, "draining"), now)
+                for stored in ledger.leased()
+                if (lease := stored.build.lease) and lease.session == session_id
+            ]
+        return runner_view(facts_of(known, 0, now), ()), back
+
     async def acquire(self, runner: Runner, request: Acquire) -> Acquired:
         """Grant builds, or wait for some; the repeat of a request gets the same grant."""
         # A sign of life is when the request came, not when the hold ends: who has sent it may be
@@ -272,6 +299,9 @@ class Runners:
         if session is None or session.id != request.session_id:
             hint = "one credential is for one process on one machine"
             raise SessionSuperseded(f"another process of {runner.name} is at work", hint=hint)
+        if session.ended:
+            # Stuck on its way, or held when the process ended: nobody is there to take a build.
+            raise SessionSuperseded(f"this process of {runner.name} has ended its session")
         if sessions.is_overtaken(session, request.turn):
             return Acquired(), facts_of(known, 0, now), ()
         known = replace(

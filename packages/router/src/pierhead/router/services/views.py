@@ -58,6 +58,7 @@ def runner_view(facts: RunnerFacts, builds: tuple[str, ...]) -> RunnerView:
         name=facts.name,
         here=facts.here,
         online=facts.online,
+        stopped=facts.stopped,
         seen_at=rfc3339(facts.seen_at),
         builds=builds,
         capabilities=facts.capabilities,

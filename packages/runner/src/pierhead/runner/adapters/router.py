@@ -22,7 +22,7 @@ from pierhead.protocol.lease import (
     Signals,
 )
 from pierhead.protocol.result import Envelope, Receipt
-from pierhead.protocol.runner import Capabilities, Session, SessionRequest
+from pierhead.protocol.runner import Capabilities, Session, SessionRelease, SessionRequest
 from pierhead.protocol.sealing import SessionKey
 from pierhead.runner.adapters.push import Pusher
 from pierhead.runner.ports import Built
@@ -71,6 +71,10 @@ class HttpControl:
     async def acquire(self, request: Acquire) -> Acquired:
         """Ask for builds."""
         return await self._client.acquire(request)
+
+    async def release_session(self, session_id: str) -> None:
+        """Say that this process ends."""
+        await self._client.release_session(SessionRelease(session_id=session_id))
 
     def attempt(self, grant: Grant) -> "HttpHold":
         """Return the calls that the grant's token allows."""

@@ -288,6 +288,7 @@ class SqlLedger(SqlImages, SqlProjects):
             "started_ms": session.started_ms if session else None,
             "seen_at": session.seen_at.timestamp() if session else None,
             "turn": session.turn if session else None,
+            "ended": session.ended if session else None,
             "public_key": session.public_key if session else None,
             "state_id": runner.state_id,
             "capabilities": msgspec.json.encode(runner.capabilities),
@@ -488,6 +489,7 @@ def _runner(row: sa.RowMapping) -> StoredRunner:
             started_ms=row["started_ms"],
             seen_at=_time(row["seen_at"]),
             turn=row["turn"],
+            ended=row["ended"],
             public_key=row["public_key"],
         )
     return StoredRunner(

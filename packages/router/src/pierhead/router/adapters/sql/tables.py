@@ -98,6 +98,7 @@ runners = sa.Table(
     sa.Column("started_ms", sa.Integer),
     sa.Column("seen_at", sa.Float),
     sa.Column("turn", sa.Integer),
+    sa.Column("ended", sa.Boolean),
     sa.Column("public_key", sa.LargeBinary),
     sa.Column("state_id", sa.String),
     sa.Column("capabilities", sa.LargeBinary),
