@@ -98,7 +98,7 @@ async def test_events_come_as_json_lines_and_the_last_one_is_the_result(
 MISTAKES = [
     (["build", "--secret", "id=x", "."], "the file x of --secret id=x: No such file", 2),
     (["build", "--build-arg", "A_TOKEN=x", "."], "A_TOKEN looks like a secret", 1),
-    (["build", "--frobnicate", "."], "No such option", 2),
+    (["build", "--frobnicate", "."], "pierhead build has no option --frobnicate", 2),
     (["build", "no-such-folder"], "no-such-folder is not a folder", 2),
     (["build", "-t", "UPPER", "."], "is not NAME or NAME:TAG", 2),
     (["builds", "show", "b_nothing"], "there is no build b_nothing", 1),
@@ -116,6 +116,7 @@ async def test_what_cannot_be_done_is_an_error_with_a_hint_and_never_a_traceback
             assert done.returncode == code, done.stderr
             assert done.stderr.startswith("error: ")
             assert text in done.stderr
+            assert "\nhint: " in done.stderr
             assert "Traceback" not in done.stderr
             assert "urn:" not in done.stderr
 

@@ -84,4 +84,4 @@ def test_a_script_goes_where_its_shell_looks(
 
 def test_a_shell_that_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["completion", "show", "tcsh"]) == USAGE
-    assert "tcsh is not bash, zsh or fish" in capsys.readouterr().err
+    assert "SHELL has to be one of bash, zsh, fish, and not 'tcsh'" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from pierhead.protocol.cli import main as frame
 from pierhead.protocol.cli.commands import COMMANDS, Command
 from pierhead.protocol.cli.speak import INTERRUPTED, OK, REFUSED, UNAVAILABLE, USAGE, Progress
 from pierhead.protocol.errors import Invalid, PierheadError, Refused, Unavailable
-from pierhead.protocol.problem import Problem, problem
+from pierhead.protocol.problem import PROBLEM_TYPES, REMEDIES, Problem, problem
 from tests.unit.house.tree import ROOT
 
 RAISES: dict[str, BaseException] = {}
@@ -96,13 +96,31 @@ def test_a_problem_is_told_in_words_and_ends_with_its_code(
     error: PierheadError, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert raised(error) == code
-    assert capsys.readouterr() == ("", "error: no\n")
+    hint = REMEDIES[error.problem.slug]
+    assert capsys.readouterr() == ("", f"error: no\n\nhint: {hint}\n")
 
 
 @pytest.mark.usefixtures("only")
 def test_a_file_that_cannot_be_read_is_named_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert raised(PermissionError(13, "Permission denied", b"/root/odd\xff")) == REFUSED
-    assert capsys.readouterr().err == "error: Permission denied: /root/odd\ufffd\n"
+    assert capsys.readouterr().err == (
+        "error: Permission denied: /root/odd\ufffd\n\nhint: look at its path and its rights\n"
+    )
+
+
+def test_there_is_something_to_do_about_every_kind_of_problem() -> None:
+    assert PROBLEM_TYPES.keys() == REMEDIES.keys()
+    assert all(problem(slug, "no").hint == REMEDIES[slug] for slug in PROBLEM_TYPES)
+    assert problem("not-found", "no", hint="look").hint == "look"
+
+
+@pytest.mark.usefixtures("only")
+def test_a_refusal_of_an_older_control_plane_without_a_hint_gets_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    older = msgspec.structs.replace(problem("in-use", "no"), hint=None)
+    assert raised(Refused(older)) == REFUSED
+    assert capsys.readouterr().err == f"error: no\n\nhint: {REMEDIES['in-use']}\n"
 
 
 @pytest.mark.usefixtures("only")
@@ -112,14 +130,27 @@ def test_an_interrupt_ends_with_130_and_no_word(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.usefixtures("only")
-@pytest.mark.parametrize("arguments", [["build"], ["build", "it", "--nope"], ["nothing"]])
-def test_wrong_usage_ends_with_2_and_points_at_help(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["build"], "error: NAME is missing\n\nhint: pierhead build NAME\n"),
+        (["build", "it", "--nope"], "error: pierhead build has no option --nope\n\nhint: pierhead"),
+        (
+            ["build", "it", "--jso"],
+            "error: pierhead build has no option --jso\n\nhint: --json? all of them: pierhead ",
+        ),
+        (
+            ["build", "it", "that"],
+            "error: pierhead build does not take that\n\nhint: pierhead build",
+        ),
+        (["nothing"], "error: there is no command nothing\n\nhint: pierhead --help\n"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_what_to_type(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert frame.run(arguments) == USAGE
-    told = capsys.readouterr().err
-    assert told.startswith("error: ")
-    assert "--help" in told
+    assert capsys.readouterr().err.startswith(told)
 
 
 def test_a_page_is_the_answer_to_no_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,5 +184,5 @@ def test_with_json_whatever_goes_wrong_is_a_problem_document_on_stdout(
     first, second = (msgspec.json.decode(line, type=Problem) for line in out.splitlines())
     assert (first.slug, first.detail, first.hint) == ("not-allowed", "no", "ask")
     assert (second.type, second.status) == ("about:blank", 400)
-    assert "No such option" in second.detail
+    assert second.detail == "pierhead build has no option --nope"
     assert err.startswith("error: there is no command nothing")

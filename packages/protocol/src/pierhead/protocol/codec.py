@@ -1,7 +1,8 @@
 """From models to JSON and back, bounded.
 
 Unknown fields are ignored in both directions, so either side may be newer. A document that is too
-large, too deep or of another shape is refused with the place that is wrong.
+large, too deep or of another shape is refused with the place that is wrong, and what has to be
+there: in words for people, never in those of the decoder.
 """
 
 from typing import Final, TypeVar
@@ -10,6 +11,7 @@ import msgspec
 
 from pierhead.protocol.errors import Invalid
 from pierhead.protocol.problem import problem
+from pierhead.protocol.shape import complaint
 
 T = TypeVar("T")
 
@@ -44,5 +46,5 @@ def from_wire(kind: type[T], data: bytes) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        detail = f"not a {kind.__name__}: {error}"
-        raise Invalid(problem("invalid-document", detail[:500])) from error
+        wrong = complaint(kind, str(error))
+        raise Invalid(problem("invalid-document", wrong.text, hint=wrong.hint)) from error

@@ -14,7 +14,15 @@ from msgspec import Meta
 
 DIGEST_PATTERN: Final = r"^sha256:[0-9a-f]{64}\Z"
 Digest = NewType("Digest", str)
-DigestText: TypeAlias = Annotated[str, Meta(max_length=71, pattern=DIGEST_PATTERN)]
+DigestText: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=71,
+        pattern=DIGEST_PATTERN,
+        description="sha256: and 64 digits of lowercase hexadecimal",
+        examples=["sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"],
+    ),
+]
 
 _DIGEST = re.compile(DIGEST_PATTERN)
 

@@ -1,4 +1,7 @@
-"""Names of things on the wire. All are opaque to whoever did not make them."""
+"""Names of things on the wire. All are opaque to whoever did not make them.
+
+What has a pattern also has a description and an example: people are shown these, never the pattern.
+"""
 
 from typing import Annotated, NewType, TypeAlias
 
@@ -19,15 +22,59 @@ RUNNER_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z"
 SECRET_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z"  # noqa: S105 - of names
 ENVIRONMENT_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z"
 
-ProjectName: TypeAlias = Annotated[str, Meta(max_length=128, pattern=PROJECT_PATTERN)]
-TagName: TypeAlias = Annotated[str, Meta(max_length=128, pattern=TAG_PATTERN)]
-RunnerName: TypeAlias = Annotated[str, Meta(max_length=63, pattern=RUNNER_PATTERN)]
-SecretId: TypeAlias = Annotated[str, Meta(max_length=128, pattern=SECRET_PATTERN)]
-EnvironmentName: TypeAlias = Annotated[str, Meta(max_length=63, pattern=ENVIRONMENT_PATTERN)]
+ProjectName: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=128,
+        pattern=PROJECT_PATTERN,
+        description="lowercase letters and digits, with . _ - or / between them",
+        examples=["acme/web"],
+    ),
+]
+TagName: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=128,
+        pattern=TAG_PATTERN,
+        description="letters, digits, dots, dashes and underscores, a dot or dash not first",
+        examples=["1.2"],
+    ),
+]
+RunnerName: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=63,
+        pattern=RUNNER_PATTERN,
+        description="lowercase letters and digits, with dashes between them",
+        examples=["desktop"],
+    ),
+]
+SecretId: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=128,
+        pattern=SECRET_PATTERN,
+        description="letters, digits, dots, dashes and underscores, a dot or dash not first",
+        examples=["npm"],
+    ),
+]
+EnvironmentName: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=63,
+        pattern=ENVIRONMENT_PATTERN,
+        description="lowercase letters and digits, with dashes between them",
+        examples=["preview"],
+    ),
+]
 # What a caller chooses to make a call replayable: `key` of a submit, `request_id` of an acquire.
-ReplayKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
+ReplayKey: TypeAlias = Annotated[
+    str, Meta(min_length=1, max_length=128, examples=["deployment-17"])
+]
 # What builds of one thing share ("acme/web:main"): a newer one ends the older ones.
-GroupName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
+GroupName: TypeAlias = Annotated[
+    str, Meta(min_length=1, max_length=256, examples=["acme/web:main"])
+]
 ShortText: TypeAlias = Annotated[str, Meta(max_length=1024)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Fence: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]

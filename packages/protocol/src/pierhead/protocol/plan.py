@@ -23,7 +23,13 @@ PathText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 # "name:address", as `--add-host` writes it.
 HostEntry: TypeAlias = Annotated[
-    str, Meta(max_length=320, pattern=r"^[A-Za-z0-9_.-]{1,253}:[0-9a-fA-F.:]{2,45}\Z")
+    str,
+    Meta(
+        max_length=320,
+        pattern=r"^[A-Za-z0-9_.-]{1,253}:[0-9a-fA-F.:]{2,45}\Z",
+        description="NAME:ADDRESS, the address in numbers",
+        examples=["db:10.0.0.5"],
+    ),
 ]
 # "nofile=1024:4096", soft and hard, as `--ulimit` writes it; the names are Linux' own.
 Ulimit: TypeAlias = Annotated[
@@ -32,6 +38,8 @@ Ulimit: TypeAlias = Annotated[
         max_length=64,
         pattern=r"^(core|cpu|data|fsize|locks|memlock|msgqueue|nice|nofile|nproc|rss|rtprio|rttime"
         r"|sigpending|stack)=(-1|[0-9]{1,19})(:(-1|[0-9]{1,19}))?\Z",
+        description="NAME=SOFT:HARD, with a name of Linux and -1 for no limit",
+        examples=["nofile=1024:4096"],
     ),
 ]
 SHM_BYTES_MAX: Final = 64 * 1024**3

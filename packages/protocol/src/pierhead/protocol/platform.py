@@ -5,7 +5,15 @@ from typing import Annotated, Final, TypeAlias
 from msgspec import Meta
 
 PLATFORM_PATTERN: Final = r"^[a-z0-9]+/[a-z0-9_]+(/[a-z0-9]+)?\Z"
-PlatformText: TypeAlias = Annotated[str, Meta(max_length=64, pattern=PLATFORM_PATTERN)]
+PlatformText: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=64,
+        pattern=PLATFORM_PATTERN,
+        description="OS/ARCHITECTURE, or OS/ARCHITECTURE/VARIANT, in lowercase",
+        examples=["linux/amd64"],
+    ),
+]
 
 # What `uname -m` and people say, and what the image spec says (image-spec, config.md).
 _ARCHITECTURES: Final = {

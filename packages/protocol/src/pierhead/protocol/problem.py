@@ -2,7 +2,7 @@
 
 The identity of a problem is its `type`, `urn:pierhead:problem:<slug>`. Slugs are only ever added.
 The title and the status of a type never change; `detail` says what happened, `hint` the next
-command or step.
+command or step: no refusal is without one.
 """
 
 from dataclasses import dataclass
@@ -82,14 +82,47 @@ _TYPES: Final = (
     ProblemType("storage-full", 507, "The server's disk is full"),
 )
 PROBLEM_TYPES: Final = {kind.slug: kind for kind in _TYPES}
+# What to do about each, where the place that refuses knows nothing better.
+REMEDIES: Final = {
+    "invalid-document": "send it differently: GET /api/openapi.json describes every document",
+    "version-unsupported": "upgrade whichever side is older: pip install -U pierhead",
+    "unauthenticated": "send a token that this control plane gave out: pierhead login URL",
+    "token-expired": "ask for a new token: pierhead projects tokens add PROJECT",
+    "token-spent": "stop: the build is over, and its token with it",
+    "not-allowed": "use a token with more rights: pierhead projects tokens add PROJECT",
+    "not-found": "check the name; what a token may not see is not found either",
+    "method-not-allowed": "GET /api/openapi.json says which methods each path takes",
+    "lease-lost": "stop working on the build: it was given to another attempt",
+    "build-finished": "stop working on the build: it is over",
+    "key-reused": "choose a new key: this one stands for another request",
+    "offset-mismatch": "go on at `next_offset`",
+    "in-use": "wait for the builds, or cancel them, then ask again",
+    "limit-reached": "remove what nobody needs any more, then ask again",
+    "runner-name-taken": "choose another name for the runner",
+    "session-superseded": "stop: another process of the same runner works now",
+    "join-code-used": "ask the owner for a new code: pierhead add NAME --builds",
+    "too-large": "send less; GET /api/capabilities has the limits",
+    "context-too-large": "leave out what the build does not need, in .dockerignore",
+    "digest-mismatch": "it was damaged on its way: send it again from the start",
+    "result-mismatch": "look at the machine that sent it: that is not what was asked for",
+    "plan-unsupported": "ask for it differently, or leave it out",
+    "secret-argument": "give it with --secret; if it is none: --allow-secret-args",
+    "no-eligible-runner": "pierhead builds why names each runner and why it does not take it",
+    "rate-limited": "wait a little, then ask again",
+    "internal-error": "it is a mistake in pierhead; the server's log says more",
+    "draining": "the server is stopping: ask again, the next process answers",
+    "dependency-unavailable": "ask again later",
+    "storage-full": "free space on the disk of the control plane",
+}
 
 
 def problem(slug: str, detail: str, *, hint: str | None = None, **members: object) -> Problem:
-    """Return a problem of a registered type.
+    """Return a problem of a registered type; without a hint of its own it has the type's remedy.
 
     Raises:
         KeyError: there is no such type; that is a mistake in the calling code.
     """
     kind = PROBLEM_TYPES[slug]
     fixed = {"type": kind.urn, "title": kind.title, "status": kind.status}
-    return msgspec.convert({**fixed, "detail": detail, "hint": hint, **members}, Problem)
+    said = {"detail": detail, "hint": hint or REMEDIES[slug]}
+    return msgspec.convert({**fixed, **said, **members}, Problem)

@@ -8,7 +8,16 @@ from pierhead.protocol.ids import EnvironmentName, ProjectName, ReplayKey, Short
 
 # `read`: look and pull. `write`: also submit, cancel and push. `root`: everything, an owner's.
 Ability: TypeAlias = Literal["read", "write", "root"]
-TokenName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[ -~]+\Z")]
+TokenName: TypeAlias = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=64,
+        pattern=r"^[ -~]+\Z",
+        description="printable ASCII characters",
+        examples=["ci of web"],
+    ),
+]
 
 TOKEN_SECONDS_MAX: Final = 10 * 366 * 86_400
 

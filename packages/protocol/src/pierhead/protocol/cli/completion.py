@@ -187,7 +187,8 @@ def _asked(ask: Callable[[RouterClient], Awaitable[list[str]]]) -> list[str]:
 def _shell(said: str) -> Literal["bash", "zsh", "fish"]:
     name = said or Path(os.environ.get("SHELL", "")).name
     if name not in SCRIPTS:
-        raise fail(f"{name or 'no shell'} is not bash, zsh or fish", "say which: bash", USAGE)
+        text = f"SHELL has to be one of bash, zsh, fish, and not {name[:80]!r}"
+        raise fail(text, "pierhead completion show bash", USAGE)
     return name  # type: ignore[return-value]
 
 

@@ -12,23 +12,36 @@ from typing import Annotated
 
 import typer
 
+from pierhead.protocol.cli.given import an_address, readable
 from pierhead.protocol.cli.place import Place, note_place
 from pierhead.protocol.cli.speak import REFUSED, USAGE, fail, tell
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.http import check_url, distrusted
 from pierhead.protocol.client.trust import fetch_ca, fingerprint, pinned_ca, read_pin, trusted_ca
-from pierhead.protocol.errors import PierheadError
+from pierhead.protocol.errors import Invalid, PierheadError
 
 TOKEN_BYTES_MAX = 512
 
 
 def command(
-    url: Annotated[str, typer.Argument(help="Address of the control plane")],
+    url: Annotated[str, typer.Argument(help="Address of the control plane", callback=an_address)],
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the token; otherwise it is read from stdin")
+        Path | None,
+        typer.Option(
+            help="File with the token; otherwise it is read from stdin",
+            callback=readable(
+                lambda name: Path(name).read_bytes(), "a file that can be read", "FILE", OSError
+            ),
+        ),
     ] = None,
     pin: Annotated[
-        str | None, typer.Option(help="Fingerprint of its certificate authority: pierhead up")
+        str | None,
+        typer.Option(
+            help="Fingerprint of its certificate authority: pierhead up",
+            callback=readable(
+                read_pin, "64 digits of hexadecimal, as pierhead up prints it", "PIN", Invalid
+            ),
+        ),
     ] = None,
 ) -> None:
     """Remember a control plane and the token for it."""

@@ -93,6 +93,7 @@ def _run(command: Command, arguments: list[str]) -> int:
     from typer.exceptions import Abort, TyperException  # noqa: PLC0415
 
     from pierhead.protocol.cli.tree import app_of  # noqa: PLC0415
+    from pierhead.protocol.cli.usage import wrong_usage  # noqa: PLC0415
 
     # httpx would import a command line of its own, which costs as much as all the rest of a start.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
@@ -107,13 +108,13 @@ def _run(command: Command, arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         raise _missing(command.name, error) from error
     except TyperException as error:
-        text = getattr(error, "message", "") or str(error)
-        raise fail(text or "say which", f"pierhead {command.name} --help", USAGE) from error
+        raise wrong_usage(command.name, error) from error
     except Abort:
         return INTERRUPTED
     except OSError as error:
         where = f": {_shown(error.filename)}" if error.filename else ""
-        raise fail(f"{error.strerror or error}{where}", None, REFUSED) from error
+        hint = "look at its path and its rights" if where else f"pierhead {command.name} --help"
+        raise fail(f"{error.strerror or error}{where}", hint, REFUSED) from error
     except UnicodeEncodeError as error:
         raise fail("an argument is not text in UTF-8", "write it in another way", USAGE) from error
     except BaseException as error:

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from pierhead.protocol.errors import Invalid, PierheadError, Unavailable
-from pierhead.protocol.problem import Problem
+from pierhead.protocol.problem import REMEDIES, Problem
 from pierhead.protocol.units import size as size
 
 OK: Final = 0
@@ -54,7 +54,7 @@ def give_json(document: object) -> None:
     give(msgspec.json.encode(document).decode())
 
 
-def fail(text: str, hint: str | None = None, code: int = REFUSED) -> CommandFailed:
+def fail(text: str, hint: str, code: int = REFUSED) -> CommandFailed:
     """Say what is wrong and what to do, and return what to raise."""
     if _as_json:
         give_json(
@@ -68,9 +68,8 @@ def fail(text: str, hint: str | None = None, code: int = REFUSED) -> CommandFail
         )
         return CommandFailed(code)
     tell(f"error: {text.strip()}")
-    if hint:
-        tell()
-        tell(f"hint: {hint}")
+    tell()
+    tell(f"hint: {hint}")
     return CommandFailed(code)
 
 
@@ -80,7 +79,9 @@ def fail_with(error: PierheadError) -> CommandFailed:
     if _as_json:
         give_json(problem)
         return CommandFailed(_code(error))
-    return fail(problem.detail or problem.title, problem.hint, _code(error))
+    # An older control plane may have none.
+    hint = problem.hint or REMEDIES.get(problem.slug) or "look into the control plane's log"
+    return fail(problem.detail or problem.title, hint, _code(error))
 
 
 def _code(error: PierheadError) -> int:

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from pierhead.protocol.cli.given import AsJson, Url, formed
 from pierhead.protocol.cli.place import Place, find_place
 from pierhead.protocol.cli.speak import (
     INTERRUPTED,
@@ -21,6 +22,7 @@ from pierhead.protocol.cli.speak import (
 )
 from pierhead.protocol.client.proxy import is_loopback
 from pierhead.protocol.errors import Unavailable
+from pierhead.protocol.ids import RunnerName
 from pierhead.protocol.joincode import parse_join_code
 from pierhead.protocol.runner import AddRunner, Capabilities, JoinCode
 
@@ -28,14 +30,19 @@ LOOK_SECONDS: Final = 1.0
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="Name of the machine: letters, digits, dashes")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Name of the machine: letters, digits, dashes", callback=formed(RunnerName)
+        ),
+    ],
     builds: Annotated[bool, typer.Option("--builds", help="It may build")] = False,
     wait: Annotated[
         bool | None,
         typer.Option("--wait/--no-wait", help="Until it has joined; usual on a terminal"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON")] = False,
-    url: Annotated[str | None, typer.Option(help="Control plane")] = None,
+    as_json: AsJson = False,
+    url: Url = None,
 ) -> int:
     """Make the line that lets another machine build."""
     if not builds:

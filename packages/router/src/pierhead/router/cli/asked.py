@@ -43,13 +43,21 @@ def check_wish(wish: Wish, *, detach: bool) -> None:
         raise fail(text, "leave out --detach, or -o, --load, --iidfile and --metadata-file", USAGE)
     for file in files:
         if not file.absolute().parent.is_dir():
-            raise fail(f"there is no folder {file.absolute().parent}", f"make it for {file}", USAGE)
+            folder = file.absolute().parent
+            text = f"{_option_of(wish, file)} {file}: there is no folder {folder}"
+            raise fail(text, f"mkdir -p {folder}", USAGE)
     if wish.load:
         from pierhead.router.cli.engine import engine  # noqa: PLC0415 - hardly ever wanted
 
         engine()
     if wish.takes_stdout and sys.stdout.isatty():
-        raise fail("an image is not for a terminal", "-o type=tar,dest=FILE", USAGE)
+        raise fail("-o -: an image is not for a terminal", "-o type=tar,dest=FILE", USAGE)
+
+
+def _option_of(wish: Wish, file: Path) -> str:
+    if file == wish.id_file:
+        return "--iidfile"
+    return "--metadata-file" if file == wish.metadata_file else "-o"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

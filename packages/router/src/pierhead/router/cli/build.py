@@ -9,15 +9,17 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, get_args
 
 import typer
 
+from pierhead.protocol.cli.given import PROGRESS, Url, formed, one_of, whole
 from pierhead.protocol.cli.speak import USAGE, fail, size, tell
 from pierhead.protocol.client.known import Known
 from pierhead.protocol.client.leftout import LeftOut
 from pierhead.protocol.client.pack import Packed, pack
-from pierhead.protocol.plan import Plan
+from pierhead.protocol.ids import EnvironmentName, GroupName, ProjectName, ReplayKey
+from pierhead.protocol.plan import TIMEOUT_SECONDS_MAX, IfNobody, Name, Plan
 from pierhead.router.cli import flags
 from pierhead.router.cli.asked import Asked, Wish, check_wish
 from pierhead.router.cli.secret import read_secrets, tell_notes
@@ -44,7 +46,9 @@ def command(
     allow_secret_args: Annotated[
         bool, typer.Option("--allow-secret-args", help="Build arguments may look like secrets")
     ] = False,
-    target: Annotated[str | None, typer.Option(help="Stage to build")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Stage to build", callback=formed(Name))
+    ] = None,
     label: Annotated[Texts, typer.Option(help="NAME=VALUE")] = None,
     platform: Annotated[Texts, typer.Option(help="linux/amd64, say")] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every step")] = False,
@@ -59,28 +63,48 @@ def command(
     load: Annotated[bool, typer.Option("--load", help="Also into the local engine")] = False,
     iidfile: Annotated[Path | None, typer.Option(help="Gets the image's id")] = None,
     metadata_file: Annotated[Path | None, typer.Option(help="Gets digests, as JSON")] = None,
-    progress: Annotated[str, typer.Option(help="auto, plain (the whole log) or quiet")] = "auto",
+    progress: Annotated[
+        str,
+        typer.Option(help="auto, plain (the whole log) or quiet", callback=one_of(*PROGRESS)),
+    ] = "auto",
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only the reference")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Events as JSON lines")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait; print the id")] = False,
-    key: Annotated[str | None, typer.Option(help="The same key is the same build")] = None,
-    project: Annotated[str | None, typer.Option(help="Otherwise -t's or the folder's name")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="The same key is the same build", callback=formed(ReplayKey))
+    ] = None,
+    project: Annotated[
+        str | None,
+        typer.Option(help="Otherwise -t's or the folder's name", callback=formed(ProjectName)),
+    ] = None,
     environment: Annotated[
-        str, typer.Option(help="Of the project; what is not production gets less trust")
+        str,
+        typer.Option(
+            help="Of the project; what is not production gets less trust",
+            callback=formed(EnvironmentName),
+        ),
     ] = "production",
     on: Annotated[Texts, typer.Option(help="Only these runners; here is this machine")] = None,
     supersedes: Annotated[
-        str | None, typer.Option(help="End the older builds of this group: web:main")
+        str | None,
+        typer.Option(
+            help="End the older builds of this group: web:main", callback=formed(GroupName)
+        ),
     ] = None,
-    if_nobody: Annotated[str, typer.Option(help="here, wait or fail")] = "here",
-    timeout: Annotated[int, typer.Option(help="Seconds that the build may take", min=1)] = 1800,
-    url: Annotated[str | None, typer.Option(help="Control plane")] = None,
+    if_nobody: Annotated[
+        str, typer.Option(help="here, wait or fail", callback=one_of(*get_args(IfNobody)))
+    ] = "here",
+    timeout: Annotated[
+        int,
+        typer.Option(
+            metavar="SECONDS",
+            help="That the build may take",
+            parser=whole("--timeout", 1, TIMEOUT_SECONDS_MAX, 1800),
+        ),
+    ] = 1800,
+    url: Url = None,
 ) -> int:
     """Build an image: here, or on your machines."""
-    if progress not in flags.PROGRESS:
-        raise fail("--progress is auto, plain or quiet", None, USAGE)
-    if if_nobody not in {"here", "wait", "fail"}:
-        raise fail("--if-nobody is here, wait or fail", None, USAGE)
     folder = _folder(path)
     names = [flags.tag_of(text) for text in tag or []]
     own = flags.project_of(project, names, folder.resolve().name)
@@ -88,8 +112,8 @@ def command(
     plan = Plan(
         dockerfile=dockerfile,
         target=target,
-        build_args=flags.pairs(build_arg or [], from_environment=True),
-        labels=flags.pairs(label or [], from_environment=False),
+        build_args=flags.pairs("--build-arg", build_arg or [], from_environment=True),
+        labels=flags.pairs("--label", label or [], from_environment=False),
         platform=flags.platform_of(platform or []),
         no_cache=no_cache,
         pull=pull,
@@ -111,7 +135,7 @@ def command(
     asked = Asked(
         folder=folder,
         project=own,
-        environment=flags.environment_of(environment),
+        environment=environment,
         name=names[0].project if names else own,
         tags=tuple(name.tag for name in names),
         plan=plan,
@@ -165,13 +189,13 @@ def _refuse_secret_arguments(plan: Plan) -> None:
 
 def _folder(path: str) -> Path:
     if path == "-" or (_REMOTE.match(path) and not Path(path).exists()):
-        what = "a context from standard input" if path == "-" else f"the context {path}"
+        what = "standard input" if path == "-" else path
         hint = (
             "unpack it first: mkdir context && tar -x -C context, then pierhead build context"
             if path == "-"
             else f"git clone {path}, then pierhead build its folder"
         )
-        raise fail(f"{what} is not honoured: a context is a folder", hint, USAGE)
+        raise fail(f"PATH has to be a folder, and not {what}", hint, USAGE)
     return Path(path)
 
 
@@ -191,7 +215,8 @@ def _dockerfile(path: Path, file: str | None) -> tuple[str, dict[str, bytes]]:
     # As docker means it: from where we are; and, if nothing is there, inside the context.
     found = Path(file) if Path(file).is_file() else path / file
     if path.is_dir() and not found.is_file():
-        raise fail(f"there is no file {file}", "name it: pierhead build -f PATH", USAGE)
+        text = f"-f {file}: there is no such file, neither here nor in {path}"
+        raise fail(text, "name it: pierhead build -f PATH", USAGE)
     try:
         return str(found.resolve().relative_to(path.resolve())), {}
     except ValueError:

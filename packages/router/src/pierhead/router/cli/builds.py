@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from typing import Annotated, Final, TypeVar
 
 import typer
+from msgspec import Meta
 
 from pierhead.protocol.build import FINAL_STATES, BuildView, CancelRequest, Rerun, Why
+from pierhead.protocol.cli.given import PROGRESS, AsJson, Limit, Url, formed, one_of
 from pierhead.protocol.cli.place import find_place
 from pierhead.protocol.cli.speak import (
     OK,
-    USAGE,
     columns,
     duration,
     fail,
@@ -23,22 +24,33 @@ from pierhead.protocol.cli.speak import (
 )
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.retry import patiently
+from pierhead.protocol.ids import ProjectName, ReplayKey
 from pierhead.protocol.result import Envelope
-from pierhead.router.cli.flags import PROGRESS
 from pierhead.router.cli.follow import Story, events, follow, proof_text
 from pierhead.router.cli.interrupt import attend, look_on
 
 T = TypeVar("T")
 SUBMIT_SECONDS: Final = 60.0
 app = typer.Typer(add_completion=False)
-Id = Annotated[str, typer.Argument(help="Id, the beginning of one, or @ for the latest")]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON")]
-Url = Annotated[str | None, typer.Option(help="Control plane")]
-
-
-Project = Annotated[str | None, typer.Option(help="Only of one project")]
+BuildName = Annotated[
+    str,
+    Meta(
+        max_length=64,
+        pattern=r"^(@|[A-Za-z0-9_]+)\Z",
+        description="the id of a build, the beginning of one, or @ for the latest",
+        examples=["@"],
+    ),
+]
+Id = Annotated[
+    str,
+    typer.Argument(
+        help="Id, the beginning of one, or @ for the latest", callback=formed(BuildName)
+    ),
+]
+Project = Annotated[
+    str | None, typer.Option(help="Only of one project", callback=formed(ProjectName))
+]
 Mine = Annotated[bool, typer.Option("--mine", help="Only what was submitted with your token")]
-Limit = Annotated[int, typer.Option(min=1, max=200, help="How many")]
 
 
 @app.callback(invoke_without_command=True)
@@ -108,13 +120,13 @@ def log(build_id: Id, url: Url = None) -> None:
 @app.command()
 def watch(
     build_id: Id,
-    progress: Annotated[str, typer.Option(help="plain is the log, auto the steps")] = "plain",
+    progress: Annotated[
+        str, typer.Option(help="plain is the log, auto the steps", callback=one_of(*PROGRESS))
+    ] = "plain",
     as_json: AsJson = False,
     url: Url = None,
 ) -> int:
     """Follow a build: its log from the first byte, then live."""
-    if progress not in PROGRESS:
-        raise fail("--progress is auto, plain or quiet", None, USAGE)
 
     async def run(client: RouterClient) -> int:
         view = await client.build(build_id)
@@ -164,7 +176,8 @@ def cancel(build_id: Id, as_json: AsJson = False, url: Url = None) -> int:
         give_json(view)
         return OK
     if view.state != "cancelled":
-        raise fail(f"{view.id} had {view.state} before it could be cancelled")
+        hint = f"pierhead builds show {view.id}"
+        raise fail(f"{view.id} had {view.state} before it could be cancelled", hint)
     tell(proof_text(view.result or Envelope(outcome="cancelled")) or "cancelled before it began")
     return OK
 
@@ -173,7 +186,9 @@ def cancel(build_id: Id, as_json: AsJson = False, url: Url = None) -> int:
 def rerun(
     build_id: Id,
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait; print the id")] = False,
-    key: Annotated[str | None, typer.Option(help="The same key is the same build")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="The same key is the same build", callback=formed(ReplayKey))
+    ] = None,
     as_json: AsJson = False,
     url: Url = None,
 ) -> int:

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-import msgspec
-
+from pierhead.protocol.cli.given import checked
 from pierhead.protocol.cli.speak import USAGE, CommandFailed, fail
-from pierhead.protocol.ids import EnvironmentName, RunnerName
-from pierhead.protocol.plan import SHM_BYTES_MAX, HostEntry, Ulimit
-from pierhead.protocol.platform import normalise_platform
+from pierhead.protocol.ids import RunnerName
+from pierhead.protocol.plan import SHM_BYTES_MAX, HostEntry, Name, Ulimit
+from pierhead.protocol.platform import PlatformText, normalise_platform
 from pierhead.router.domain.errors import Refused
 from pierhead.router.domain.naming import TagName, parse_tag, project_from_folder
 
@@ -65,7 +64,6 @@ _SWITCHES: Final = frozenset(
 _UNITS: Final = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _SIZE: Final = re.compile(r"([0-9]{1,15})([bkmg]?)b?", re.I)
 OutputKind: TypeAlias = Literal["oci", "docker", "tar"]
-PROGRESS: Final = ("auto", "plain", "quiet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +106,11 @@ def tag_of(text: str) -> TagName:
     if slash and ("." in first or ":" in first or first == "localhost"):  # docker's rule for hosts
         # The name would be taken, and the image would not be where its name says.
         hint = f"-t {name}, then skopeo copy the printed reference to {first}"
-        raise fail(f"{text} names the registry {first}; images go to our own", hint, USAGE)
+        raise fail(f"-t {text} names the registry {first}; images go to our own", hint, USAGE)
     try:
         return parse_tag(text)
     except Refused as error:
-        raise fail(str(error), error.hint, USAGE) from error
+        raise fail(f"-t: {error}", error.hint, USAGE) from error
 
 
 def project_of(said: str | None, names: Sequence[TagName], folder: str) -> str:
@@ -127,13 +125,15 @@ def project_of(said: str | None, names: Sequence[TagName], folder: str) -> str:
         raise fail(str(error), error.hint, USAGE) from error
 
 
-def pairs(texts: Sequence[str], *, from_environment: bool) -> dict[str, str]:
+def pairs(option: str, texts: Sequence[str], *, from_environment: bool) -> dict[str, str]:
     """Return NAME=VALUE as a dictionary; a NAME alone is the environment's, or empty."""
     found = {}
     for text in texts:
         name, given, value = text.partition("=")
         if not name:
-            raise fail(f"{text!r} is not NAME=VALUE", None, USAGE)
+            # What follows may be secret.
+            raise fail(f"{option} has no name before the =", f"{option} NAME=VALUE", USAGE)
+        checked(f"the name of {option}", name, Name)
         if given:
             found[name] = value
         elif from_environment and name in os.environ:
@@ -150,17 +150,16 @@ def host_entries(texts: Sequence[str]) -> tuple[str, ...]:
         name, _, address = text.replace("=", ":", 1).partition(":")
         if address == "host-gateway":
             hint = "say an address that the runner's network can reach"
-            raise fail("host-gateway is not honoured: no build reaches its machine", hint, USAGE)
+            what = "--add-host of host-gateway is not honoured: no build reaches its machine"
+            raise fail(what, hint, USAGE)
         entry = f"{name}:{address.removeprefix('[').removesuffix(']')}"
-        found.append(_checked(entry, HostEntry, f"--add-host is NAME:ADDRESS, not {text!r}"))
+        found.append(checked("--add-host", entry, HostEntry))
     return tuple(found)
 
 
 def ulimits(texts: Sequence[str]) -> tuple[str, ...]:
     """Return what `--ulimit` says."""
-    hint = "--ulimit nofile=1024:4096"
-    said = "--ulimit is NAME=SOFT:HARD, not {!r}"
-    return tuple(_checked(text, Ulimit, said.format(text), hint) for text in texts)
+    return tuple(checked("--ulimit", text, Ulimit) for text in texts)
 
 
 def byte_size(text: str) -> int:
@@ -188,23 +187,13 @@ def platform_of(texts: Sequence[str]) -> str | None:
         raise fail("several platforms in one build are not honoured", hint, USAGE)
     if not wanted:
         return None
-    parts = wanted[0].lower().split("/")
-    if not 2 <= len(parts) <= 3 or not all(re.fullmatch("[a-z0-9_]+", part) for part in parts):
-        raise fail(f"{wanted[0]!r} is not a platform", "--platform linux/amd64", USAGE)
-    return normalise_platform(*parts)
-
-
-def environment_of(text: str) -> str:
-    """Return the environment of the project that the build is for."""
-    said = f"{text!r} is not the name of an environment"
-    return _checked(text, EnvironmentName, said, "--environment preview")
+    return normalise_platform(*checked("--platform", wanted[0].lower(), PlatformText).split("/"))
 
 
 def names_of(texts: Sequence[str]) -> tuple[str, ...]:
     """Return the runners that `--on` names."""
     names = [name for text in texts for name in text.split(",") if name]
-    said = "--on names runners, not {!r}"
-    return tuple(_checked(name, RunnerName, said.format(name), "pierhead status") for name in names)
+    return tuple(checked("--on", name, RunnerName) for name in names)
 
 
 def outputs_of(texts: Sequence[str]) -> tuple[Output, ...]:
@@ -239,10 +228,3 @@ def _output(text: str) -> Output | None:
 def _no_folder(path: str) -> CommandFailed:
     hint = f"-o type=tar,dest=- . | tar -x -C {path}"
     return fail("-o into a folder is not honoured", hint, USAGE)
-
-
-def _checked(text: str, kind: object, said: str, hint: str | None = None) -> str:
-    try:
-        return msgspec.convert(text, kind)  # type: ignore[no-any-return]
-    except msgspec.ValidationError as error:
-        raise fail(said, hint, USAGE) from error

@@ -7,9 +7,11 @@ from typing import Annotated, Final
 import typer
 
 from pierhead.protocol.answers import NodePage
+from pierhead.protocol.cli.given import AsJson, Url, formed
 from pierhead.protocol.cli.speak import columns, duration, fail, give, give_json, size, tell
+from pierhead.protocol.ids import RunnerName
 from pierhead.protocol.runner import RunnerView
-from pierhead.router.cli.tokens import AsJson, Url, ask
+from pierhead.router.cli.tokens import ask
 
 app = typer.Typer(invoke_without_command=True, add_completion=False)
 HEAD: Final = ("NAME", "STATE", "DOING", "CPUS", "MEMORY", "PLATFORM", "SEEN", "VERSION")
@@ -32,7 +34,7 @@ def nodes(context: typer.Context, as_json: AsJson = False, url: Url = None) -> N
 
 @app.command()
 def remove(
-    name: Annotated[str, typer.Argument(help="Name of the node")],
+    name: Annotated[str, typer.Argument(help="Name of the node", callback=formed(RunnerName))],
     plan: Annotated[bool, typer.Option("--plan", help="Say what would happen; do nothing")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False,
     url: Url = None,

@@ -5,23 +5,32 @@ from typing import Annotated
 
 import typer
 
+from pierhead.protocol.cli.given import AsJson, Limit, Url, formed, one_of
 from pierhead.protocol.cli.speak import USAGE, fail, give, give_json, tell
-from pierhead.protocol.project import Ability, NewEnvironment, NewProject, Removal
-from pierhead.router.cli.tokens import AsJson, Expires, Limit, Url, ask, list_tokens, make_token
+from pierhead.protocol.ids import EnvironmentName, ProjectName
+from pierhead.protocol.project import Ability, NewEnvironment, NewProject, Removal, TokenName
+from pierhead.router.cli.tokens import After, Expires, TokenId, ask, list_tokens, make_token
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 environments = typer.Typer(no_args_is_help=True, add_completion=False)
 tokens = typer.Typer(no_args_is_help=True, add_completion=False)
 app.add_typer(environments, name="env", help="Environments of a project.")
 app.add_typer(tokens, name="tokens", help="Tokens of a project.")
-Name = Annotated[str, typer.Argument(help="Name of the project")]
-Environment = Annotated[str, typer.Argument(help="Name of the environment")]
-After = Annotated[str | None, typer.Option(help="Go on after this one")]
+Name = Annotated[str, typer.Argument(help="Name of the project", callback=formed(ProjectName))]
+Environment = Annotated[
+    str, typer.Argument(help="Name of the environment", callback=formed(EnvironmentName))
+]
+AfterProject = Annotated[
+    str | None, typer.Option(help="Go on after this one", callback=formed(ProjectName))
+]
+AfterEnvironment = Annotated[
+    str | None, typer.Option(help="Go on after this one", callback=formed(EnvironmentName))
+]
 
 
 @app.command("ls")
 def list_projects(
-    limit: Limit = 50, after: After = None, as_json: AsJson = False, url: Url = None
+    limit: Limit = 50, after: AfterProject = None, as_json: AsJson = False, url: Url = None
 ) -> None:
     """List projects."""
     page = ask(url, lambda client: client.projects(limit=limit, after=after))
@@ -84,7 +93,7 @@ def remove(
 def list_environments(
     project: Name,
     limit: Limit = 50,
-    after: After = None,
+    after: AfterEnvironment = None,
     as_json: AsJson = False,
     url: Url = None,
 ) -> None:
@@ -123,19 +132,23 @@ def remove_environment(project: Name, name: Environment, url: Url = None) -> Non
 @tokens.command("add")
 def add_token(
     project: Name,
-    name: Annotated[str, typer.Option("--name", help="What it is for")] = "cli",
-    ability: Annotated[str, typer.Option(help="read, or write: also submit and push")] = "write",
-    environment: Annotated[str | None, typer.Option(help="Only builds of this one")] = None,
+    name: Annotated[
+        str, typer.Option("--name", help="What it is for", callback=formed(TokenName))
+    ] = "cli",
+    ability: Annotated[
+        str,
+        typer.Option(help="read, or write: also submit and push", callback=one_of("write", "read")),
+    ] = "write",
+    environment: Annotated[
+        str | None,
+        typer.Option(help="Only builds of this one", callback=formed(EnvironmentName)),
+    ] = None,
     expires: Expires = None,
     as_json: AsJson = False,
     url: Url = None,
 ) -> None:
     """Make a token for one project; it is shown once."""
-    able: Ability = "read"
-    if ability not in {"read", "write"}:
-        raise fail(f"no ability {ability}", "add --ability read, or --ability write", USAGE)
-    if ability == "write":
-        able = "write"
+    able: Ability = "write" if ability == "write" else "read"
     made = make_token(
         url, name=name, project=project, ability=able, environment=environment, expires=expires
     )
@@ -161,7 +174,10 @@ def list_project_tokens(
 
 @tokens.command("revoke")
 def revoke_token(
-    token_id: Annotated[str, typer.Argument(help="Id, as `tokens ls` shows it")], url: Url = None
+    token_id: Annotated[
+        str, typer.Argument(help="Id, as `tokens ls` shows it", callback=formed(TokenId))
+    ],
+    url: Url = None,
 ) -> None:
     """End a token, at once."""
     view = ask(url, lambda client: client.revoke_token(token_id))
@@ -174,7 +190,7 @@ def _confirm(name: str, removal: Removal) -> None:
     if not sys.stdin.isatty():
         raise fail("nobody was asked", f"pierhead projects rm {name} --yes", USAGE)
     if typer.prompt("Type the project's name to remove it", default="", err=True) != name:
-        raise fail("nothing was removed")
+        raise fail("nothing was removed", f"pierhead projects rm {name} --plan")
 
 
 def _what(removal: Removal) -> str:

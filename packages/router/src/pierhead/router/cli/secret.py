@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from pierhead.protocol.cli.speak import USAGE, fail, tell
-from pierhead.protocol.ids import SECRET_PATTERN
+from pierhead.protocol.ids import SECRET_PATTERN, SecretId
 from pierhead.protocol.plan import SECRETS_BYTES_MAX, SECRETS_MAX
 from pierhead.protocol.redact import SHORTEST
+from pierhead.protocol.shape import shape_of
 
 _EXAMPLE: Final = "write it like --secret id=npm,env=NPM_TOKEN or --secret id=npm,src=FILE"
 
@@ -35,7 +36,7 @@ def read_secrets(texts: Sequence[str], environment: Mapping[bytes, bytes]) -> di
             raise fail(f"--secret id={source.id} is given twice", "give each secret once", USAGE)
         values[source.id] = _read(source, environment)
     if len(values) > SECRETS_MAX:
-        raise fail(f"a build has at most {SECRETS_MAX} secrets", None, USAGE)
+        raise fail(f"a build has at most {SECRETS_MAX} of --secret", "give fewer", USAGE)
     if sum(map(len, values.values())) > SECRETS_BYTES_MAX:
         hint = "give what is large and not secret with the context"
         text = f"the secrets are larger than {SECRETS_BYTES_MAX // 1024} KiB together"
@@ -54,8 +55,7 @@ def parse_source(text: str) -> Source:
         given[name] = value
     secret_id, kind = given.get("id", ""), given.get("type", "")
     if not re.match(SECRET_PATTERN, secret_id):
-        what = f"{secret_id!r} is no id of a secret" if secret_id else "--secret needs an id"
-        raise fail(what, "ids have letters, digits, dots, dashes and underscores", USAGE)
+        raise fail(f"--secret needs an id: {shape_of(SecretId).words}", _EXAMPLE, USAGE)
     if kind not in {"", "file", "env"}:
         raise fail(f"--secret knows the types file and env, not {kind!r}", _EXAMPLE, USAGE)
     file, env = given.get("src", ""), given.get("env", "")

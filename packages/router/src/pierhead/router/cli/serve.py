@@ -2,52 +2,85 @@
 
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from pierhead.protocol.cli.given import an_address, one_of, whole
 from pierhead.protocol.cli.place import config_folder
 from pierhead.protocol.cli.speak import tell
+from pierhead.router.cli.reached import a_name, a_network, a_place, an_origin
 from pierhead.router.config import ALL_ADDRESSES, DEFAULT_PORT, LETS_ENCRYPT, data_folder
 
-
-class Part(StrEnum):
-    """What can run in a process of its own."""
-
-    REGISTRY = "registry"
+DAYS_MAX: Final = 36_500
 
 
 def command(
     only: Annotated[
-        Part | None, typer.Option(help="Run a part of it in this process, beside `pierhead serve`")
+        str | None,
+        typer.Option(
+            help="registry: run that part in this process, beside `pierhead serve`",
+            callback=one_of("registry"),
+        ),
     ] = None,
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on; over TLS beyond this machine")
+        str | None,
+        typer.Option(help="Address to listen on; over TLS beyond this machine", callback=a_place),
     ] = None,
-    port: Annotated[int, typer.Option(help="Port; 0 takes any", min=0, max=65535)] = DEFAULT_PORT,
+    port: Annotated[
+        int,
+        typer.Option(
+            metavar="NUMBER",
+            help="Port; 0 takes any",
+            parser=whole("--port", 0, 65535, DEFAULT_PORT),
+        ),
+    ] = DEFAULT_PORT,
     data: Annotated[Path | None, typer.Option(help="Where everything is kept")] = None,
-    public_url: Annotated[str | None, typer.Option(help="How others reach it")] = None,
+    public_url: Annotated[
+        str | None, typer.Option(help="How others reach it", callback=an_origin)
+    ] = None,
     no_here: Annotated[
         bool, typer.Option("--no-here", help="Do not build on this machine")
     ] = False,
     domain: Annotated[
-        str | None, typer.Option(help="Public name; its certificate comes by ACME")
+        str | None,
+        typer.Option(help="Public name; its certificate comes by ACME", callback=a_name),
     ] = None,
     domain_port: Annotated[
-        int, typer.Option(help="Port of the public name; 0: the same, proven on port 80")
+        int,
+        typer.Option(
+            metavar="NUMBER",
+            help="Port of the public name; 0: the same, proven on port 80",
+            parser=whole("--domain-port", 0, 65535, 443),
+        ),
     ] = 443,
-    acme: Annotated[str, typer.Option(help="Directory of the ACME server")] = LETS_ENCRYPT,
+    acme: Annotated[
+        str, typer.Option(help="Directory of the ACME server", callback=an_address)
+    ] = LETS_ENCRYPT,
     behind_proxy: Annotated[
         list[str] | None,
-        typer.Option(help="Network of the reverse proxy that has the certificate"),
+        typer.Option(
+            help="Network of the reverse proxy that has the certificate", callback=a_network
+        ),
     ] = None,
     insecure_http: Annotated[
         bool, typer.Option("--insecure-http", help="Plain HTTP beyond this machine")
     ] = False,
-    keep_builds: Annotated[int, typer.Option(help="Days to keep builds that ended", min=1)] = 90,
-    keep_logs: Annotated[int, typer.Option(help="Days to keep their logs", min=1)] = 30,
+    keep_builds: Annotated[
+        int,
+        typer.Option(
+            metavar="DAYS",
+            help="To keep builds that ended",
+            parser=whole("--keep-builds", 1, DAYS_MAX, 90),
+        ),
+    ] = 90,
+    keep_logs: Annotated[
+        int,
+        typer.Option(
+            metavar="DAYS", help="To keep their logs", parser=whole("--keep-logs", 1, DAYS_MAX, 30)
+        ),
+    ] = 30,
 ) -> None:
     """Run a control plane in the foreground, until it is told to stop."""
     import pierhead.router.app  # noqa: F401, PLC0415 - says now what is not installed
@@ -63,7 +96,7 @@ def command(
         domain_port=domain_port,
         acme=acme,
     )
-    arguments += ["--only", only.value] if only else []
+    arguments += ["--only", only] if only else []
     arguments += ["--keep-builds", str(keep_builds), "--keep-logs", str(keep_logs)]
     arguments += ["--no-here"] if no_here else []
     arguments += ["--insecure-http"] if insecure_http else []

@@ -1,20 +1,18 @@
 """`pierhead status`: one page."""
 
 import asyncio
-from typing import Annotated
-
-import typer
 
 from pierhead.protocol.answers import StatusPage
 from pierhead.protocol.build import BuildPage
+from pierhead.protocol.cli.given import AsJson, Url
 from pierhead.protocol.cli.place import find_place
 from pierhead.protocol.cli.speak import give, give_json
 from pierhead.protocol.meta import Meta, ServerCapabilities
 
 
 def command(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON")] = False,
-    url: Annotated[str | None, typer.Option(help="Control plane")] = None,
+    as_json: AsJson = False,
+    url: Url = None,
 ) -> None:
     """Show the control plane, its runners and its builds, and what needs you."""
     meta, able, page = asyncio.run(_look(url))

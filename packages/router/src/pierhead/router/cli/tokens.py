@@ -11,28 +11,57 @@ from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
 import typer
+from msgspec import Meta
 
+from pierhead.protocol.cli.given import SHOWN_MAX, AsJson, Limit, Url, formed
 from pierhead.protocol.cli.place import Place, config_folder, find_place, note_place
 from pierhead.protocol.cli.speak import USAGE, fail, give, give_json, tell
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.retry import patiently
-from pierhead.protocol.project import Ability, NewToken, TokenMade, TokenView
+from pierhead.protocol.project import (
+    TOKEN_SECONDS_MAX,
+    Ability,
+    NewToken,
+    TokenMade,
+    TokenName,
+    TokenView,
+)
 
 T = TypeVar("T")
 app = typer.Typer(no_args_is_help=True, add_completion=False)
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON")]
-Url = Annotated[str | None, typer.Option(help="Control plane")]
-Limit = Annotated[int, typer.Option(min=1, max=200, help="At most so many")]
-Expires = Annotated[str | None, typer.Option(help="It ends after: 90d, 12h, 30m")]
-RETRY_SECONDS: Final = 10.0
 _LIFETIME: Final = re.compile(r"([1-9][0-9]{0,5})([mhdy])\Z")
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400, "y": 366 * 86_400}
+
+
+def lifetime(text: str) -> int:
+    """Return a lifetime in seconds.
+
+    Raises:
+        CommandFailed: it is not like `90d`.
+    """
+    found = _LIFETIME.match(text)
+    if found is None:
+        text = f"--expires has to be a number and one of m, h, d, y, and not {text[:SHOWN_MAX]!r}"
+        raise fail(text, "--expires 90d", USAGE)
+    seconds = int(found[1]) * _SECONDS[found[2]]
+    if seconds > TOKEN_SECONDS_MAX:
+        raise fail("--expires has to be at most 10 years", "--expires 10y", USAGE)
+    return seconds
+
+
+TokenId = Annotated[str, Meta(min_length=1, max_length=64, examples=["t_7f3k"])]
+Expires = Annotated[
+    int | None,
+    typer.Option(metavar="LIFETIME", help="It ends after: 90d, 12h, 30m", parser=lifetime),
+]
+After = Annotated[str | None, typer.Option(help="Go on after this one", callback=formed(TokenId))]
+RETRY_SECONDS: Final = 10.0
 
 
 @app.command("ls")
 def list_owner_tokens(
     limit: Limit = 50,
-    after: Annotated[str | None, typer.Option(help="Go on after this one")] = None,
+    after: After = None,
     as_json: AsJson = False,
     url: Url = None,
 ) -> None:
@@ -42,7 +71,7 @@ def list_owner_tokens(
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(help="What it is for")],
+    name: Annotated[str, typer.Argument(help="What it is for", callback=formed(TokenName))],
     expires: Expires = None,
     as_json: AsJson = False,
     url: Url = None,
@@ -58,7 +87,9 @@ def add(
 
 @app.command()
 def revoke(
-    token_id: Annotated[str, typer.Argument(help="Id, as `owner-token ls` shows it")],
+    token_id: Annotated[
+        str, typer.Argument(help="Id, as `owner-token ls` shows it", callback=formed(TokenId))
+    ],
     url: Url = None,
 ) -> None:
     """End a token, at once."""
@@ -90,7 +121,7 @@ def make_token(
     project: str | None,
     ability: Ability,
     environment: str | None = None,
-    expires: str | None = None,
+    expires: int | None = None,
 ) -> TokenMade:
     """Make a token; when the answer is lost, the same one is asked for again."""
     wanted = NewToken(
@@ -99,7 +130,7 @@ def make_token(
         project=project,
         ability=ability,
         environment=environment,
-        expires_in_seconds=seconds(expires) if expires else None,
+        expires_in_seconds=expires,
     )
 
     async def make(client: RouterClient) -> TokenMade:
@@ -125,18 +156,6 @@ def list_tokens(
         )
     if page.next:
         tell(f"more: --after {page.next}")
-
-
-def seconds(text: str) -> int:
-    """Return a lifetime in seconds.
-
-    Raises:
-        CommandFailed: it is not like `90d`.
-    """
-    found = _LIFETIME.match(text)
-    if found is None:
-        raise fail(f"{text!r} is not a lifetime", "write it like 90d, 12h or 30m", USAGE)
-    return int(found[1]) * _SECONDS[found[2]]
 
 
 def ask(url: str | None, call: Callable[[RouterClient], Awaitable[T]]) -> T:

@@ -5,9 +5,7 @@ again.
 """
 
 import asyncio
-import ipaddress
 import os
-import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +15,13 @@ import msgspec
 import typer
 
 from pierhead.protocol.cli import service
+from pierhead.protocol.cli.given import an_address, whole
 from pierhead.protocol.cli.place import Place, config_folder, note_local
 from pierhead.protocol.cli.service import Service
 from pierhead.protocol.cli.speak import OK, REFUSED, UNAVAILABLE, USAGE, fail, give, size, tell
 from pierhead.protocol.client.trust import fingerprint
 from pierhead.protocol.errors import PierheadError
+from pierhead.router.cli.reached import a_name, a_network, a_place, an_origin, can_listen_on
 from pierhead.router.cli.serve import serve_arguments
 from pierhead.router.config import (
     ALL_ADDRESSES,
@@ -91,23 +91,36 @@ class _Machine:
 
 
 def command(
-    port: Annotated[int | None, typer.Option(help="Port", min=1, max=65535)] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(metavar="NUMBER", help="Port", parser=whole("--port", 1, 65535, DEFAULT_PORT)),
+    ] = None,
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on; 127.0.0.1 for this machine only")
+        str | None,
+        typer.Option(
+            help="Address to listen on; 127.0.0.1 for this machine only", callback=a_place
+        ),
     ] = None,
     public_url: Annotated[
-        str | None, typer.Option(help="How others reach it, if not by its own address")
+        str | None,
+        typer.Option(help="How others reach it, if not by its own address", callback=an_origin),
     ] = None,
     domain: Annotated[
         str | None,
-        typer.Option(help="Public name that leads here; its certificate comes by ACME"),
+        typer.Option(
+            help="Public name that leads here; its certificate comes by ACME", callback=a_name
+        ),
     ] = None,
     acme: Annotated[
-        str | None, typer.Option(help="ACME server, whose terms you agree to by --domain")
+        str | None,
+        typer.Option(help="ACME server, whose terms you agree to by --domain", callback=an_address),
     ] = None,
     behind_proxy: Annotated[
         list[str] | None,
-        typer.Option(help="A reverse proxy has the certificate; the network that it comes from"),
+        typer.Option(
+            help="A reverse proxy has the certificate; the network that it comes from",
+            callback=a_network,
+        ),
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what would happen")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="End it; all data stays")] = False,
@@ -142,7 +155,6 @@ def _named(domain: str, acme: str | None, noted: Chosen) -> dict[str, object]:
     """Return what a public name changes; an empty one takes the name back."""
     if not domain:
         return {"domain": None}
-    _require_name(domain)
     named = {"domain": domain, "domain_port": _domain_port(domain, noted), "public_url": None}
     return named | ({"acme": acme} if acme else {})
 
@@ -166,24 +178,13 @@ def _keep(machine: _Machine, noted: Chosen) -> int:
     return OK
 
 
-def _require_name(domain: str) -> None:
-    """Raise `CommandFailed` for what no certificate by ACME is for."""
-    try:
-        ipaddress.ip_address(domain)
-    except ValueError:
-        return
-    raise fail(f"{domain} is an address, not a name", "pierhead up --domain NAME", USAGE)
-
-
 def _require_address(host: str) -> None:
-    """Raise `CommandFailed` before anything is stopped for an address that nobody can listen on."""
+    """Raise `CommandFailed` for an address that was right once: it was noted, not said now."""
     try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:
-            probe.bind(found[0][4])
+        can_listen_on(host)
     except (OSError, UnicodeError) as error:
         said = getattr(error, "strerror", None) or "it is no name"
-        hint = "an address of this machine, or 0.0.0.0 for all of them"
+        hint = "pierhead up --host 0.0.0.0, or another address of this machine"
         raise fail(f"cannot listen on {host[:80]}: {said}", hint, USAGE) from error
 
 
@@ -317,7 +318,7 @@ def _ports(machine: _Machine) -> str:
 def _stop(machine: _Machine) -> int:
     if not service.stop(machine.service):
         text = f"no control plane was started by `pierhead up` on {machine.data}"
-        raise fail(text, None, REFUSED)
+        raise fail(text, "pierhead status says what answers, and where", REFUSED)
     tell("stopped; all data stays")
     return OK
 

@@ -2,6 +2,8 @@
 
 from typing import ClassVar
 
+from pierhead.protocol.problem import REMEDIES
+
 
 class Refused(Exception):
     """A command that the current state, or the caller's token, does not allow."""
@@ -10,7 +12,7 @@ class Refused(Exception):
 
     def __init__(self, detail: str, *, hint: str | None = None, **members: object) -> None:
         super().__init__(detail)
-        self.hint = hint
+        self.hint = hint or REMEDIES[self.slug]
         self.members = members  # extension members of the problem document
 
 

@@ -19,6 +19,8 @@ from pierhead.router.domain.errors import InvalidRequest
 _URL: Final = re.compile(
     r"(?P<scheme>https?)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:(?P<port>[0-9]{1,5}))?/?\Z"
 )
+_LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\Z")
+NAME_MAX: Final = 253
 WILDCARDS: Final = {"0.0.0.0", "::"}  # noqa: S104 - compared with, not listened on
 
 
@@ -79,6 +81,18 @@ def reach(
     hosts = (host,) if alone or host in WILDCARDS else (host, "127.0.0.1")
     local = f"http://{bracketed(host if alone else '127.0.0.1')}:{port}"
     return Reach(url=(url or local).rstrip("/"), local=local, hosts=hosts, own_tls=own_tls)
+
+
+def public_name(text: str) -> str:
+    """Return a name that a certificate by ACME can be for.
+
+    Raises:
+        InvalidRequest: it is an address, or no name of the DNS.
+    """
+    labels = text.split(".")
+    if len(text) > NAME_MAX or not all(map(_LABEL.match, labels)) or labels[-1].isdigit():
+        raise InvalidRequest(f"{text[:80]!r} is not a name of the DNS", hint="build.example.com")
+    return text
 
 
 def proxy_networks(

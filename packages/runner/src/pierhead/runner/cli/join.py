@@ -17,12 +17,14 @@ from typing import Annotated
 import typer
 
 from pierhead.protocol.cli import builder
+from pierhead.protocol.cli.given import formed, whole
 from pierhead.protocol.cli.service import Service, start
 from pierhead.protocol.cli.speak import OK, REFUSED, USAGE, agreed, fail, size, tell
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.proxy import is_loopback
 from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.client.trust import pinned_ca, trusted_ca
+from pierhead.protocol.ids import RunnerName
 from pierhead.protocol.joincode import NO_PIN, JoinAddress, parse_join_code
 from pierhead.protocol.runner import Enroll, Enrolled
 from pierhead.runner.cli.ceilings import Ceilings, ceilings
@@ -45,9 +47,20 @@ def command(
     code: Annotated[
         str | None, typer.Argument(help="What `pierhead add` printed; otherwise read from stdin")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name that `pierhead add` was given")] = None,
-    slots: Annotated[int, typer.Option(help="Builds at the same time", min=1, max=64)] = 1,
-    cpus: Annotated[int | None, typer.Option(help="Cores for builds", min=1)] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name that `pierhead add` was given", callback=formed(RunnerName)),
+    ] = None,
+    slots: Annotated[
+        int,
+        typer.Option(
+            metavar="NUMBER", help="Builds at the same time", parser=whole("--slots", 1, 64, 1)
+        ),
+    ] = 1,
+    cpus: Annotated[
+        int | None,
+        typer.Option(metavar="NUMBER", help="Cores for builds", parser=whole("--cpus", 1, 4096, 8)),
+    ] = None,
     memory: Annotated[str | None, typer.Option(help="Memory for builds: 16G")] = None,
     disk: Annotated[str | None, typer.Option(help="Disk for builds and their cache: 60G")] = None,
     user: Annotated[bool, typer.Option("--user", help="For this user only: needs no root")] = False,
@@ -72,7 +85,9 @@ def command(
     if plan:
         return OK
     if (service or missing) and not yes and not agreed("go on?", otherwise="pierhead join --yes"):
-        raise fail("nothing was changed, and the code was not used", None, REFUSED)
+        raise fail(
+            "nothing was changed, and the code was not used", "pierhead join --plan", REFUSED
+        )
     if missing:
         builder.install(missing)
     enrolled = _join(way, address.secret, name, state, insecure_http, allowed)
@@ -106,7 +121,7 @@ def _read_code(said: str | None) -> JoinAddress:
     try:
         return parse_join_code(text)
     except ValueError as error:
-        raise fail(str(error), "pierhead add NAME --builds makes one", USAGE) from error
+        raise fail(f"CODE: {error}", "pierhead add NAME --builds makes one", USAGE) from error
 
 
 @dataclass(frozen=True, slots=True)
