@@ -66,8 +66,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-async def test_a_step_that_fills_the_runners_disk(small_disk: Path) -> None:
-    bench = Bench(small_disk)
+async def test_a_step_that_fills_the_runners_disk(small_disk: Path, isolates: Path) -> None:
+    bench = Bench(small_disk, isolates)
     attempt = bench.attempt("RUN dd if=/dev/zero of=/big bs=1M count=100\n")
 
     failure = await failure_of(attempt)
@@ -87,8 +87,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-async def test_a_build_is_stopped_before_it_has_all_of_the_disk(disk: Path) -> None:
-    bench = Bench(disk)
+async def test_a_build_is_stopped_before_it_has_all_of_the_disk(disk: Path, isolates: Path) -> None:
+    bench = Bench(disk, isolates)
     fills = "RUN while :; do dd if=/dev/zero bs=1M count=1 2>/dev/null >> /big; sleep 0.02; done\n"
 
     building = asyncio.create_task(bench.attempt(fills, memory_bytes=None).run())
@@ -221,9 +221,9 @@ async def _registry(folder: Path, port: int, more: str) -> AsyncIterator[None]:
 
 
 async def test_a_base_image_that_a_registry_has_not_or_does_not_give(
-    registries: tuple[int, int], tmp_path: Path
+    registries: tuple[int, int], tmp_path: Path, isolates: Path
 ) -> None:
-    bench = Bench(tmp_path / "unisolated")
+    bench = Bench(tmp_path, isolates)
     opened, locked = (f"127.0.0.1:{port}" for port in registries)
 
     missing = await failure_of(bench.attempt(f"FROM {opened}/a/b:3\n"))

@@ -335,6 +335,29 @@ async def test_an_abort_gives_the_build_back(start: Start, tmp_path: Path) -> No
     assert stage.backend.stopped == ["b_one.1"]
 
 
+async def test_a_machine_that_can_build_nothing_says_why_and_looks_again(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "LOOK_AGAIN_SECONDS", 0)
+    sick = good(tmp_path)
+    sick.slots = 0
+    stage = await start(sick)
+    await until(lambda: stage.control.asked)
+    stage.control.say(Acquired())
+    await until(lambda: len(stage.control.asked) == 2)
+    sick.slots = 2
+    stage.control.say(Acquired())
+    await until(lambda: len(stage.control.asked) == 3)
+    await stage.end()
+
+    assert [(one.slots, one.reason) for one in stage.control.asked] == [
+        (0, "fake builds nothing"),
+        (0, "fake builds nothing"),
+        (2, None),
+    ]
+    assert stage.control.able[-1].slots == 2
+
+
 async def test_a_runner_says_that_it_ends_when_it_has_nothing_any_more(
     start: Start, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import structlog
@@ -17,9 +18,16 @@ from pierhead.runner.adapters.keeper import KeeperProcess
 from pierhead.runner.adapters.router import HttpControl, Way
 from pierhead.runner.adapters.workspace import DiskWorkspace
 from pierhead.runner.config import Joined, lock_state, state_id
+from pierhead.runner.domain.probe import Check
 from pierhead.runner.engine import Engine, Limits
 
 log = structlog.get_logger()
+
+
+async def examine(folder: Path) -> list[Check]:
+    """Try what builds are promised, below a folder that is there; nothing stays in it."""
+    with tempfile.TemporaryDirectory(prefix="pierhead-doctor-", dir=folder) as state:
+        return await BuildahBackend(Path(state), slots=1, memory_bytes=None).examine()
 
 
 async def work(joined: Joined, state: Path, *, end_with_input: bool) -> None:

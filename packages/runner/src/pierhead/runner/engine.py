@@ -31,6 +31,8 @@ MISMATCH_SECONDS: Final = 60.0
 # the queue, and one build that breaks machines cannot stop it.
 QUARANTINE_SECONDS: Final = 10.0
 QUARANTINE_MAX_SECONDS: Final = 3600.0
+# How long a machine that can build nothing is taken for one.
+LOOK_AGAIN_SECONDS: Final = 60.0
 GOODBYE_SECONDS: Final = 3.0
 log = structlog.get_logger()
 
@@ -76,6 +78,7 @@ class Engine:
         self._asked = 0  # requests, not counting repeats
         self._broken: set[str] = set()  # builds, since the last one that went well
         self._rest_until = 0.0
+        self._look_at = 0.0
 
     async def run(self) -> None:
         """Work until drained.
@@ -87,11 +90,13 @@ class Engine:
         await asyncio.to_thread(remove_tree, self._work)
         self._work.mkdir(parents=True, exist_ok=True)
         capabilities = await self._backend.probe()
+        self._look_at = asyncio.get_running_loop().time() + LOOK_AGAIN_SECONDS
         session = await self._begin(capabilities)
         if session is None:
             return
         try:
             while not (self._draining and not self._tasks):
+                capabilities = await self._look_again(capabilities)
                 await self._turn(session, capabilities)
         finally:
             await self._abort_all("the runner stops")
@@ -125,6 +130,17 @@ class Engine:
             log.info("session.open", session=session.session_id)
             return session.session_id
         return None
+
+    async def _look_again(self, known: Capabilities) -> Capabilities:
+        """A machine that could build nothing may be mended: its disk has space again, say."""
+        now = asyncio.get_running_loop().time()
+        if known.slots or now < self._look_at:
+            return known
+        self._look_at = now + LOOK_AGAIN_SECONDS
+        found = await self._backend.probe()
+        if found.slots:
+            await self._begin(found)  # of the same process: it is the same session
+        return found
 
     async def _say_goodbye(self, session: str) -> None:
         """Let nobody wait for this runner. A router that is away finds out by itself."""
@@ -250,6 +266,8 @@ class Engine:
             return 0, "draining"
         if asyncio.get_running_loop().time() < self._rest_until:
             return 0, f"resting after {len(self._broken)} broken builds"
+        if capabilities.slots == 0:
+            return 0, capabilities.limits.get("backend")
         free = shutil.disk_usage(self._work).free
         if free < DISK_FREE_MIN:
             return 0, f"only {free // 2**20} MiB of disk are free"

@@ -156,6 +156,7 @@ class FakeControl:
 
     answers: deque[Acquired | PierheadError] = field(default_factory=deque)
     sessions: deque[PierheadError] = field(default_factory=deque)
+    able: list[Capabilities] = field(default_factory=list)  # of each session that was opened
     ended: list[tuple[str, int]] = field(default_factory=list)  # and how often it had asked
     deaf: bool = False  # to goodbyes
     asked: list[Acquire] = field(default_factory=list)
@@ -172,6 +173,7 @@ class FakeControl:
         """Open a session, after the errors that were set."""
         if self.sessions:
             raise self.sessions.popleft()
+        self.able.append(capabilities)
         return Session(session_id="s_1", lease_ttl_ms=20_000, renew_in_ms=6_000, hold_ms=25_000)
 
     async def acquire(self, request: Acquire) -> Acquired:
@@ -225,6 +227,7 @@ class FakeBackend:
             cpus=1,
             memory_bytes=1,
             slots=self.slots,
+            limits={} if self.slots else {"backend": "fake builds nothing"},
         )
 
     async def build(self, order: BuildOrder, log: LogSink, keep: KeepGroup) -> Built | Broken:

@@ -11,6 +11,7 @@ or cached is not there for another.
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import math
 import os
@@ -36,11 +37,14 @@ from pierhead.runner.adapters import isolation
 from pierhead.runner.adapters import network as networks
 from pierhead.runner.adapters.cgroup import PIDS_MAX, Cgroup, MemoryWatch
 from pierhead.runner.adapters.isolation import Room
+from pierhead.runner.adapters.probe import Note, reaches_us, write_context
 from pierhead.runner.adapters.process import kill_group, run, start_in
 from pierhead.runner.adapters.shelter import close_shelter, open_shelter
+from pierhead.runner.domain import probe as probes
 from pierhead.runner.domain.failure import Disk, Ending, explain, kept_bytes, lost_builder
 from pierhead.runner.domain.image import read_image
 from pierhead.runner.domain.invocation import LAST_BUILT, Store, build_command, refusal
+from pierhead.runner.domain.probe import Check
 from pierhead.runner.domain.progress import Progress
 from pierhead.runner.domain.secretenv import with_secret_files
 from pierhead.runner.ports import Broken, BuildOrder, Built, Group, KeepGroup, LogSink
@@ -52,6 +56,7 @@ _DOCKERFILE_BYTES_MAX: Final = 1024 * 1024
 _FULL: Final = b"o space left on device"
 _SURVIVED: Final = "the memory limit ended a process, and its step went on without it"
 _PROBES: Final = 3
+_PROBE_SECONDS: Final = 60
 # A disk that takes 1 GB a second is stopped from 512 MiB to some 400.
 LOOK_SECONDS: Final = 0.1
 NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
@@ -87,16 +92,21 @@ class BuildahBackend:
         self._opening = asyncio.Lock()
         self._probing = asyncio.Lock()
         self._lacking: list[str] | None = None
+        self._note = Note(self._state)
 
     async def probe(self) -> Capabilities:
-        """Say what this machine can do, by doing it once; no slots without buildah."""
+        """Say what this machine can do, by doing it once; no slots where nothing can be built."""
         version = await run("buildah", "--version")
         usable = version.code == 0
         name = " ".join(version.output.split()[:3]).replace(" version", "") if usable else "none"
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         limits = {} if usable else {"backend": "buildah is not installed"}
+        self._lacking = self._lacking or None  # what is said to be amiss is tried again
         if lacking := await self._lacks():
             limits["isolation"] = ", ".join(lacking)[:1000]
+            tried = await self._try_plainly() if usable else None
+            if tried is not None and tried.remedy:
+                usable, limits["backend"] = False, tried.text
         elif isolation.resolvers() is None:
             limits["dns"] = "no name server that a build can reach: the machine names only loopback"
         machine = os.uname()
@@ -125,7 +135,26 @@ class BuildahBackend:
         if order.secrets and not isolated:
             unsafe = Failure(cause="secret", message="this runner cannot keep secrets safe")
             return Broken(failure=unsafe, cache=progress.cache(), peak_memory_bytes=None)
-        cgroup = await self._open(order) if isolated else None
+        cgroup = (await self._open(order))[0] if isolated else None
+        try:
+            found = await self._build(order, cgroup, translated, progress, log, keep)
+        except BuilderLostError:
+            self._note.forget()
+            raise
+        if isinstance(found, Broken) and found.failure.cause == "runner":
+            self._note.forget()
+        return found
+
+    async def _build(
+        self,
+        order: BuildOrder,
+        cgroup: Cgroup | None,
+        translated: str | None,
+        progress: Progress,
+        log: LogSink,
+        keep: KeepGroup,
+    ) -> Built | Broken:
+        """Build in a cgroup and network that are there; without one, not isolated."""
         place = self._enter(order, cgroup) if cgroup else isolation.own_processes()
         store, layout = _store(self._home(order)), order.work / "layout"
         if order.secrets:
@@ -202,42 +231,101 @@ class BuildahBackend:
             mark.unlink(missing_ok=True)
         return StopProof(mounts=_texts(_mounts_below(self._state)), cgroups=_texts(left))
 
+    async def examine(self) -> list[Check]:
+        """Try all that builds are promised, now, and say how each went."""
+        missing = isolation.missing_programs()
+        if missing:
+            return [await self._try_plainly()]
+        return await self._try_isolation()
+
     async def _lacks(self) -> list[str]:
         """Return what keeps builds from being isolated; tried once."""
         async with self._probing:
             if self._lacking is None:
                 self._lacking = isolation.missing_programs()
-                for attempt in range(_PROBES if not self._lacking else 0):
-                    # A fault that passes must not cost the isolation of all builds to come.
-                    await asyncio.sleep(attempt)
-                    self._lacking = await self._try_isolation()
-                    if not self._lacking:
-                        break
+                if not self._lacking and not await self._note.is_good():
+                    self._lacking = await self._try_repeatedly()
             return self._lacking
 
-    async def _try_isolation(self) -> list[str]:
-        """Enter an empty build's surroundings; a container's root, say, often may not."""
-        if not cgroups.available():
-            return ["no cgroups with memory, pids and cpu"]
-        work = self._state / "probe"
-        work.mkdir(parents=True, exist_ok=True)
-        order = BuildOrder(
-            name=self._probe, slot=0, project=self._probe, context=work, work=work, plan=Plan()
-        )
-        try:
-            cgroup = await self._open(order)
-            ended = await run(*self._enter(order, cgroup), "true")
-        except (OSError, RuntimeError) as error:
-            return [f"namespaces or cgroups are not allowed here: {error}"]
-        finally:
-            await self._clear(self._probe, self._home(order))
-            work.rmdir()
-        if ended.code != 0:
-            return [f"namespaces are not allowed here: {ended.output.strip()[-300:]}"]
-        return []
+    async def _try_repeatedly(self) -> list[str]:
+        """A fault that passes must not cost the isolation of all builds to come."""
+        lacking: list[str] = []
+        for attempt in range(_PROBES):
+            await asyncio.sleep(attempt)
+            lacking = probes.lacks(await self._try_isolation())
+            if not lacking:
+                await self._note.write()
+                break
+        return lacking
 
-    async def _open(self, order: BuildOrder) -> Cgroup:
-        """Note the attempt on disk before anything is made for it; make cgroup and network."""
+    async def _try_isolation(self) -> list[Check]:
+        """Let a tiny build look around, with everything that stands around a build."""
+        if not cgroups.available():
+            return [probes.failed("there are no cgroups with memory, pids and cpu")]
+        order, output = await self._tiny(), bytearray()
+        try:
+            cgroup, gateway = await self._open(order)
+            network, progress = networks.network_of(order.name), Progress()
+            link = _number(network.link / "ifindex")
+            ended, reached = await asyncio.gather(
+                self._build(order, cgroup, None, progress, output.extend, _nobody),
+                reaches_us(network, gateway),
+            )
+            around = probes.Around(
+                link=link,
+                reached=reached,
+                memory_bytes=cgroup.memory_limit(),
+                processes=cgroup.processes_limit(),
+                processes_wanted=PIDS_MAX,
+                steps_peak_bytes=cgroup.peak_memory_of_steps(),
+            )
+        except (OSError, RuntimeError, BuilderLostError) as error:
+            return [probes.failed(f"{error} {output.decode('utf-8', 'replace')}")]
+        finally:
+            await self._clear_tiny(order)
+        said = output.decode("utf-8", "replace")
+        if isinstance(ended, Broken):
+            return [probes.failed(_words(ended))]
+        return [probes.built(said), *probes.isolated(said, around)]
+
+    async def _try_plainly(self) -> Check:
+        """Let the same build run on a machine that does not isolate."""
+        order, output = await self._tiny(), bytearray()
+        try:
+            ended = await self._build(order, None, None, Progress(), output.extend, _nobody)
+        except (OSError, RuntimeError, BuilderLostError) as error:
+            return probes.failed(f"{error} {output.decode('utf-8', 'replace')}")
+        finally:
+            await self._clear_tiny(order)
+        if isinstance(ended, Broken):
+            return probes.failed(_words(ended))
+        return probes.built(output.decode("utf-8", "replace"))
+
+    async def _tiny(self) -> BuildOrder:
+        """Return the order of the tiny build, with its context."""
+        work = self._state / "probe"
+        await write_context(work / "context")
+        return BuildOrder(
+            name=self._probe,
+            slot=0,
+            project=self._probe,
+            context=work / "context",
+            work=work,
+            plan=Plan(timeout_seconds=_PROBE_SECONDS),
+            memory_bytes=probes.MEMORY_BYTES,
+        )
+
+    async def _clear_tiny(self, order: BuildOrder) -> None:
+        home = self._home(order)
+        await self._clear(order.name, home)
+        for folder in (home, order.work):
+            await asyncio.to_thread(remove_tree, folder)
+
+    async def _open(self, order: BuildOrder) -> tuple[Cgroup, ipaddress.IPv4Address]:
+        """Note the attempt on disk before anything is made for it; make cgroup and network.
+
+        Return the cgroup, and this machine's address in the network.
+        """
         marked = self._state / "attempts"
         marked.mkdir(parents=True, exist_ok=True)
         (marked / order.name).write_text(str(self._home(order).relative_to(self._state)))
@@ -246,8 +334,8 @@ class BuildahBackend:
             order.name, memory_bytes=memory, cpu_weight=order.cpu_weight, cpus=self._cpus
         )
         async with self._opening:
-            await networks.open_network(networks.network_of(order.name))
-        return cgroup
+            gateway = await networks.open_network(networks.network_of(order.name))
+        return cgroup, gateway
 
     def _enter(self, order: BuildOrder, cgroup: Cgroup) -> list[str]:
         home = self._home(order)
@@ -431,6 +519,23 @@ async def _give(process: asyncio.subprocess.Process, secrets: Mapping[str, bytes
         process.stdin.write(msgspec.json.encode(secrets))
         await process.stdin.drain()
     process.stdin.close()
+
+
+def _nobody(_: Group) -> None:
+    """A tiny build has no lease: its time is all that ends it."""
+
+
+def _words(broken: Broken) -> str:
+    failure = broken.failure
+    said = [failure.message, failure.detail or "", *failure.extract[-3:]]
+    return "; ".join(filter(None, said))
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _dockerfile_problem(order: BuildOrder) -> Failure | None:

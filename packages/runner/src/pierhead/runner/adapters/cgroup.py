@@ -60,6 +60,19 @@ class Cgroup:
         file = "memory.peak" if self.unified else "memory.max_usage_in_bytes"
         return _number(self._memory() / file)
 
+    def peak_memory_of_steps(self) -> int | None:
+        """Return the most memory that the steps alone had at one time, in bytes."""
+        file = "memory.peak" if self.unified else "memory.max_usage_in_bytes"
+        return _number(self._memory() / "run" / file)
+
+    def memory_limit(self) -> int | None:
+        """Return the limit that the kernel has noted, in bytes."""
+        return _number(self._memory() / ("memory.max" if self.unified else "memory.limit_in_bytes"))
+
+    def processes_limit(self) -> int | None:
+        """Return how many processes the kernel lets the steps have."""
+        return _number((self.folders[0] if self.unified else self.folders[1]) / "run" / "pids.max")
+
     def is_crowded(self) -> bool:
         """Say whether the steps have, or had, as many processes as they may have."""
         folder = (self.folders[0] if self.unified else self.folders[1]) / "run"

@@ -58,8 +58,10 @@ def network_of(attempt: str) -> Network:
     return Network(f"{_PREFIX}{zlib.crc32(attempt.encode()):08x}")
 
 
-async def open_network(network: Network) -> None:
-    """Make the namespace. One at a time: two at once could see the same subnet as free.
+async def open_network(network: Network) -> ipaddress.IPv4Address:
+    """Make the namespace; return this machine's address in it.
+
+    One at a time: two at once could see the same subnet as free.
 
     Raises:
         NetworkError: a step failed; what was made until then is removed.
@@ -72,6 +74,7 @@ async def open_network(network: Network) -> None:
         await _connect(network, subnet)
         for table, chain, *rest in rules(network, subnet):
             await _checked(*_IPTABLES, table, "-I", chain, *rest)
+        return next(subnet.hosts())
     except (NetworkError, OSError) as error:
         await close_network(network)
         raise NetworkError(str(error)) from error

@@ -1,5 +1,6 @@
 """`pierhead doctor`: say what keeps this machine from building, each with its remedy."""
 
+import asyncio
 import os
 import shutil
 from pathlib import Path
@@ -10,8 +11,10 @@ import typer
 from pierhead.protocol.answers import Finding
 from pierhead.protocol.cli.builder import install_line
 from pierhead.protocol.cli.speak import OK, REFUSED, give, give_json, size
+from pierhead.runner.app import examine
 from pierhead.runner.config import state_folder
 
+SEARCH: Final = "/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 GIB: Final = 1024**3
 DISK_FREE_MIN: Final = 2 * GIB
 MEMORY_MIN: Final = GIB
@@ -26,8 +29,10 @@ PROGRAMS: Final = {
 
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="As JSON")] = False) -> int:
-    """Look at this machine as a builder; exit 1 when something has to be mended."""
+    """Look at this machine as a builder, and let it build; exit 1 if something has to be mended."""
     found = [*_programs(), _user(), _cgroups(), _disk(), _memory()]
+    if shutil.which("buildah", path=SEARCH):
+        found += _build()
     if as_json:
         give_json(found)
     else:
@@ -38,11 +43,27 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="As JSON")] = F
     return REFUSED if any(finding.remedy for finding in found) else OK
 
 
+def _build() -> list[Finding]:
+    try:
+        checks = asyncio.run(examine(_place()))
+    except OSError as error:
+        text = f"nothing can be built below {_place()}: {error.strerror}"
+        return [Finding(what="build", text=text, remedy="use another: PIERHEAD_RUNNER_STATE=DIR")]
+    return [Finding(what=check.what, text=check.text, remedy=check.remedy) for check in checks]
+
+
+def _place() -> Path:
+    """Return the runner's folder, or where it would be made: it says most about the real disk."""
+    folder = state_folder()
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
 def _programs() -> list[Finding]:
-    search = "/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
     found = []
     for program, package in PROGRAMS.items():
-        path = shutil.which(program, path=search)
+        path = shutil.which(program, path=SEARCH)
         remedy = "" if path else install_line(package)
         found.append(Finding(what=program, text=path or "is not installed", remedy=remedy))
     return found
@@ -67,9 +88,7 @@ def _cgroups() -> Finding:
 
 
 def _disk() -> Finding:
-    folder = state_folder()
-    while not folder.exists():
-        folder = folder.parent
+    folder = _place()
     free = shutil.disk_usage(folder).free
     remedy = "" if free >= DISK_FREE_MIN else f"free at least {size(DISK_FREE_MIN)} there"
     return Finding(what="disk", text=f"{size(free)} free at {folder}", remedy=remedy)
