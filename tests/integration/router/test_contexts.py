@@ -38,8 +38,12 @@ def contents_of(packed: Packed) -> list[bytes]:
 async def archive_of(house: House, context: ContextRef, project: str = "web") -> bytes:
     archive = await house.router.contexts.archive(project, context.digest)
     assert archive is not None
-    packed = b"".join([part async for part in archive.read(0, archive.size_bytes)])
-    assert len(packed) == archive.size_bytes
+    packed = b"".join(
+        part
+        if isinstance(part, bytes)
+        else part.path.read_bytes()[part.offset : part.offset + part.length]
+        for part in archive.parts
+    )
     return zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True).read()
 
 
@@ -323,6 +327,21 @@ async def test_content_that_the_disk_damaged_is_asked_for_again(house: House) ->
     (content,) = (house.data / "contexts").iterdir()
     content.write_bytes(content.read_bytes()[:-1000] + bytes(1000))
     changed = {**FILES, "src/0599": b"changed"}
+
+    context = (await upload(house.owner, "web", described(changed))).context
+
+    assert unpacked(await archive_of(house, context)) == changed
+
+
+async def test_a_large_file_that_the_disk_damaged_is_asked_for_again(house: House) -> None:
+    large = {"a": b"small", "large": os.urandom(CHUNK_BYTES + 300_000), "z": b"small"}
+    first = (await upload(house.owner, "web", described(large))).context
+    assert unpacked(await archive_of(house, first)) == large
+    (content,) = (house.data / "contexts").iterdir()
+    damaged = bytearray(content.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    content.write_bytes(damaged)
+    changed = {**large, "z": b"changed"}
 
     context = (await upload(house.owner, "web", described(changed))).context
 

@@ -10,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pierhead.protocol.objects import (
+    ALONE_BYTES,
     FRAME_BYTES_MAX,
+    Frame,
     FrameError,
     compressed,
     frame,
     frames,
+    holds,
     inside,
     objects_in,
 )
@@ -31,9 +34,30 @@ async def test_objects_arrive_whole_however_the_body_is_cut(
     groups: list[list[bytes]], size: int
 ) -> None:
     body = b"".join(map(frame, groups))
-    found = [inside(packed) async for packed in frames(arriving(body, size=size))]
-    assert [[data for _, data in objects_in(raw)] for raw in found] == groups
-    assert all(raw[at : at + len(data)] == data for raw in found for at, data in objects_in(raw))
+    found = [arrived async for arrived in frames(arriving(body, size=size))]
+    assert [[data for _, data in arrived.objects()] for arrived in found] == groups
+    for arrived in found:
+        raw = inside(arrived.packed)
+        assert all(raw[at : at + len(data)] == data for at, data in arrived.objects())
+
+
+async def test_a_large_object_is_a_frame_that_holds_nothing_else() -> None:
+    large, small = os.urandom(ALONE_BYTES), os.urandom(ALONE_BYTES - 1)
+    body = frame([small]) + frame([large]) + frame([large, small])
+    found = [arrived async for arrived in frames(arriving(body, size=2**16))]
+    assert [arrived.alone for arrived in found] == [False, True, False]
+    assert [[*arrived.objects()] for arrived in found] == [
+        [(4, small)],
+        [(0, large)],
+        [(4, large), (8 + len(large), small)],
+    ]
+    assert inside(found[1].packed) == large
+    assert [holds(arrived.packed) == len(large) for arrived in found] == [False, True, False]
+
+
+def test_an_object_alone_is_no_larger_than_another() -> None:
+    with pytest.raises(FrameError, match="too large"):
+        list(Frame(compressed(bytes(CHUNK_BYTES + 1)), alone=True).objects())
 
 
 async def test_what_came_before_a_cut_is_given_first() -> None:
@@ -41,8 +65,8 @@ async def test_what_came_before_a_cut_is_given_first() -> None:
     seen: list[bytes] = []
 
     async def look() -> None:
-        async for packed in frames(arriving(body)):
-            seen.extend(data for _, data in objects_in(inside(packed)))
+        async for arrived in frames(arriving(body)):
+            seen.extend(data for _, data in arrived.objects())
 
     with pytest.raises(FrameError, match="cut"):
         await look()

@@ -1,7 +1,7 @@
 """Only what is missing is sent, whatever is cut on its way."""
 
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import cast
@@ -13,7 +13,7 @@ from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.pack import FolderContent
 from pierhead.protocol.client.upload import Sent, upload
 from pierhead.protocol.errors import Invalid, PierheadError, Refused, Unavailable
-from pierhead.protocol.objects import BODY_BYTES_MAX, inside, objects_in
+from pierhead.protocol.objects import BODY_BYTES_MAX, frames
 from pierhead.protocol.plan import ContextOffer, ContextRef, ContextState, ObjectsKept
 from pierhead.protocol.problem import problem
 from pierhead.protocol.tree import parse_page
@@ -21,6 +21,10 @@ from tests.contexts import described
 
 FILES = {f"f{number:03}": os.urandom(1000) for number in range(100)}
 LOST = Unavailable(problem("dependency-unavailable", "the connection was cut"))
+
+
+async def whole(body: bytes) -> AsyncIterator[bytes]:
+    yield body
 
 
 class Store:
@@ -54,12 +58,10 @@ class Store:
         if error := self.before.get(len(self.bodies)):
             raise error
         kept = 0
-        while body:
-            size = int.from_bytes(body[:4], "big")
-            for _at, data in objects_in(inside(body[4 : 4 + size])):
+        async for arrived in frames(whole(body)):
+            for _at, data in arrived.objects():
                 self.objects[sha256(data).digest()] = data
                 kept += 1
-            body = body[4 + size :]
         if error := self.after.get(len(self.bodies)):
             raise error
         return ObjectsKept(objects=kept)

@@ -1,4 +1,4 @@
-"""A file as an answer, whole or one range of it, without its bytes passing through this process.
+"""Files as an answer, whole or one range of them, without the bytes passing through this process.
 
 Where the connection can (the ASGI extension `http.response.zerocopysend`), the kernel moves them
 from the file to the socket; elsewhere, under TLS, they are read in pieces that are worth their
@@ -7,6 +7,7 @@ thread hops.
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from pierhead.server.stretch import Stretch
 from pierhead.server.threads import in_thread
 
 ZERO_COPY: Final = "http.response.zerocopysend"
@@ -21,15 +23,14 @@ PIECE_BYTES: Final = 1024 * 1024
 _RANGE: Final = re.compile(r"bytes=(\d{0,15})-(\d{0,15})\Z")
 
 
-class FileBody(Response):
-    """Answers with a file that does not change. `etag`: what `If-Range` is compared with.
+class _RangeBody(Response):
+    """Answers with bytes that do not change, or one range of them.
 
-    Raises:
-        FileNotFoundError: it is not there.
+    `etag`: what `If-Range` is compared with.
     """
 
-    def __init__(self, path: Path, *, media_type: str, etag: str, headers: dict[str, str]) -> None:
-        self.file = path.open("rb", buffering=0)
+    def __init__(self, size: int, *, media_type: str, etag: str, headers: dict[str, str]) -> None:
+        self._size = size
         self.etag = f'"{etag}"'
         super().__init__(
             media_type=media_type,
@@ -38,28 +39,72 @@ class FileBody(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send what was asked for."""
+        asked = _asked(Request(scope), self._size, self.etag)
+        start, end = asked or (0, self._size)
+        if start >= end and asked is not None:
+            self.status_code, end = 416, start
+            self.headers["Content-Range"] = f"bytes */{self._size}"
+        elif asked is not None:
+            self.status_code = 206
+            self.headers["Content-Range"] = f"bytes {start}-{end - 1}/{self._size}"
+        self.headers["Content-Length"] = str(end - start)
+        begin = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **begin})
+        if scope["method"] != "HEAD" and start < end:
+            await self._send(scope, send, start, end)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, scope: Scope, send: Send, start: int, end: int) -> None:
+        raise NotImplementedError
+
+
+class FileBody(_RangeBody):
+    """Answers with a file.
+
+    Raises:
+        FileNotFoundError: it is not there.
+    """
+
+    def __init__(self, path: Path, *, media_type: str, etag: str, headers: dict[str, str]) -> None:
+        self.file = path.open("rb", buffering=0)
+        size = os.fstat(self.file.fileno()).st_size
+        super().__init__(size, media_type=media_type, etag=etag, headers=headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send what was asked for."""
         with self.file:
-            file = self.file.fileno()
-            size = os.fstat(file).st_size
-            asked = _asked(Request(scope), size, self.etag)
-            start, end = asked or (0, size)
-            if start >= end and asked is not None:
-                self.status_code, end = 416, start
-                self.headers["Content-Range"] = f"bytes */{size}"
-            elif asked is not None:
-                self.status_code = 206
-                self.headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
-            self.headers["Content-Length"] = str(end - start)
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": self.status_code,
-                    "headers": self.raw_headers,
-                }
-            )
-            if scope["method"] != "HEAD" and start < end:
-                await _send_range(scope, send, file, start, end)
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await super().__call__(scope, receive, send)
+
+    async def _send(self, scope: Scope, send: Send, start: int, end: int) -> None:
+        await _send_range(scope, send, self.file.fileno(), start, end)
+
+
+class PartsBody(_RangeBody):
+    """Answers with parts, one after the other."""
+
+    def __init__(self, parts: Sequence[Stretch | bytes], *, media_type: str, etag: str) -> None:
+        self._parts = parts
+        size = sum(map(_length, parts))
+        super().__init__(size, media_type=media_type, etag=etag, headers={})
+
+    async def _send(self, scope: Scope, send: Send, start: int, end: int) -> None:
+        at = 0
+        for part in self._parts:
+            low, high = max(start - at, 0), min(end - at, _length(part))
+            at += _length(part)
+            if low >= high:
+                continue
+            if isinstance(part, bytes):
+                body = part[low:high]
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+                continue
+            with part.path.open("rb", buffering=0) as file:
+                begin = part.offset
+                await _send_range(scope, send, file.fileno(), begin + low, begin + high)
+
+
+def _length(part: Stretch | bytes) -> int:
+    return len(part) if isinstance(part, bytes) else part.length
 
 
 def _asked(request: Request, size: int, etag: str) -> tuple[int, int] | None:

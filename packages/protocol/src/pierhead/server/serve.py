@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
 import uvicorn
 
 from pierhead.protocol.errors import Unavailable
@@ -172,6 +173,8 @@ def _config(app: Any) -> uvicorn.Config:
 
 async def serve(service: Service, listeners: Sequence[socket.socket]) -> None:
     """Serve until a signal comes, then drain and stop."""
+    async with anyio.create_task_group():
+        pass  # what starlette streams with is only loaded at its first use: not in a request
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, service.stop)

@@ -19,6 +19,7 @@ from pierhead.router.domain.build import Build
 from pierhead.router.domain.credential import Credential
 from pierhead.router.domain.enrollment import Code
 from pierhead.router.domain.session import Session
+from pierhead.server.stretch import Stretch
 
 T = TypeVar("T")
 
@@ -523,15 +524,12 @@ class Vault(Protocol):
         ...
 
 
-class Archive(Protocol):
-    """The tar.zst of a context. `tag` names these very bytes."""
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """The tar.zst of a context: parts, one after the other. `tag` names these very bytes."""
 
-    size_bytes: int
+    parts: Sequence[Stretch | bytes]
     tag: str
-
-    def read(self, begin: int, end: int) -> AsyncIterator[bytes]:
-        """Yield the bytes from `begin` to before `end`."""
-        ...
 
 
 class ContextStore(Protocol):

@@ -13,7 +13,7 @@ from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.pack import Packed
 from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.errors import Unavailable
-from pierhead.protocol.objects import FRAME_BYTES, frame
+from pierhead.protocol.objects import ALONE_BYTES, FRAME_BYTES, frame
 from pierhead.protocol.plan import ContextOffer, ContextRef
 from pierhead.protocol.problem import problem
 from pierhead.protocol.tree import DIGEST_BYTES
@@ -146,6 +146,9 @@ def _groups(objects: Iterable[bytes]) -> Iterator[list[bytes]]:
     group: list[bytes] = []
     size = 0
     for data in objects:
+        if len(data) >= ALONE_BYTES:
+            yield [data]
+            continue
         if group and size + len(data) > FRAME_BYTES:
             yield group
             group, size = [], 0

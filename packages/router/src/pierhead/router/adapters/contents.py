@@ -15,7 +15,7 @@ import hashlib
 import os
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,13 +26,15 @@ import structlog
 from pierhead.protocol.archive import END, Kind, header, padding
 from pierhead.protocol.errors import Invalid, Unavailable
 from pierhead.protocol.objects import (
+    ALONE_BYTES,
     BODY_BYTES_MAX,
     FRAME_BYTES,
+    Frame,
     FrameError,
     compressed,
     frames,
+    holds,
     inside,
-    objects_in,
 )
 from pierhead.protocol.plan import CONTEXT_BYTES_MAX
 from pierhead.protocol.problem import problem
@@ -40,11 +42,11 @@ from pierhead.protocol.tree import Entry
 from pierhead.router.adapters.sql.content_index import ContentIndex, Place, Segment
 from pierhead.router.ports import Archive, NewPage, SealedPage
 from pierhead.server.blobs import storage_errors
+from pierhead.server.stretch import Stretch
 from pierhead.server.threads import in_thread
 
 ABANDONED_SECONDS: Final = 24 * 3600
 _STRAY_SECONDS: Final = 3600
-_READ_BYTES: Final = 1024 * 1024
 log = structlog.get_logger()
 _FRAMES_HELD: Final = 8
 _END: Final = compressed(END)
@@ -59,6 +61,7 @@ class FileContents:
         self._new_id = new_id
         # Making a part reads files that another part makes unneeded.
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._fresh: set[str] = set()  # bodies that came since this process began
 
     @classmethod
     async def open(cls, data: Path, *, new_id: Callable[[], str]) -> "FileContents":
@@ -79,8 +82,8 @@ class FileContents:
             raise Invalid(problem("too-large", detail, hint=hint))
         writer = await asyncio.to_thread(_Writer, self._folder, self._new_id())
         try:
-            async for packed in frames(_bounded(body)):
-                await in_thread(writer.add_body_frame, packed)
+            async for frame in frames(_bounded(body)):
+                await in_thread(writer.add_body_frame, frame)
         except FrameError as error:
             raise Invalid(problem("invalid-document", f"not a body of objects: {error}")) from error
         finally:
@@ -93,7 +96,9 @@ class FileContents:
         added = writer.places and await self._index.add_body(
             project, writer.id, writer.size, writer.places, time.time()
         )
-        if not added:
+        if added:
+            self._fresh.add(writer.id)
+        else:
             await self._drop(project)
 
     async def lacking(self, project: str, digests: Sequence[bytes]) -> list[bytes]:
@@ -105,7 +110,7 @@ class FileContents:
         """Return small objects."""
         async with self._turns[project], self._mending():
             places = await self._index.places(project, digests)
-            frames_read = _Frames(self._folder)
+            frames_read = _Frames(self._folder, self._fresh)
             return await asyncio.to_thread(
                 lambda: {digest: frames_read.read(place) for digest, place in places.items()}
             )
@@ -127,7 +132,7 @@ class FileContents:
                 detail = "content of the context is gone again"
                 raise Unavailable(problem("dependency-unavailable", detail, hint="try again"))
             writer = await asyncio.to_thread(_Writer, self._folder, self._new_id())
-            sealer = _Sealer(writer, _Frames(self._folder), places)
+            sealer = _Sealer(writer, _Frames(self._folder, self._fresh), places)
             try:
                 sealed = await in_thread(lambda: [sealer.seal(page) for page in pages])
             except BaseException:
@@ -147,7 +152,7 @@ class FileContents:
         except _Damaged as error:
             log.error("contents.damaged", file=error.file)
             await self._index.drop_file(error.file)
-            self._unlink([error.file])
+            await self._unlink([error.file])
             detail = "a part of the content was damaged on the control plane's disk"
             hint = "try again: it is asked for anew; and look after that disk"
             raise Unavailable(problem("dependency-unavailable", detail, hint=hint)) from error
@@ -155,7 +160,7 @@ class FileContents:
     async def _drop(self, project: str) -> None:
         async with self._turns[project]:
             before = time.time() - ABANDONED_SECONDS
-            self._unlink(await self._index.drop_unneeded(before, project))
+            await self._unlink(await self._index.drop_unneeded(before, project))
 
     async def save(self, project: str, digest: str, pages: bytes) -> None:
         """Remember which pages a context has."""
@@ -164,7 +169,7 @@ class FileContents:
     async def archive(self, project: str, digest: str) -> Archive | None:
         """Return the archive of a context."""
         segments = await self._index.segments(project, digest)
-        return None if segments is None else _Parts(self._folder, segments)
+        return None if segments is None else _archive(self._folder, segments)
 
     async def forget(self, project: str, digest: str) -> None:
         """Forget a context."""
@@ -173,12 +178,12 @@ class FileContents:
     async def forget_project(self, project: str) -> None:
         """Remove all that a project has."""
         async with self._turns[project]:
-            self._unlink(await self._index.drop_project(project))
+            await self._unlink(await self._index.drop_project(project))
 
     async def sweep(self) -> None:
         """Remove what nothing needs, and files that a crash left over."""
         now = time.time()
-        self._unlink(await self._index.drop_unneeded(now - ABANDONED_SECONDS))
+        await self._unlink(await self._index.drop_unneeded(now - ABANDONED_SECONDS))
         known = await self._index.files()
         for file in self._folder.iterdir():
             with suppress(FileNotFoundError):
@@ -186,9 +191,10 @@ class FileContents:
                 if stray:
                     file.unlink()
 
-    def _unlink(self, files: Sequence[str]) -> None:
+    async def _unlink(self, files: Sequence[str]) -> None:
+        self._fresh.difference_update(files)
         for file in files:
-            (self._folder / file).unlink(missing_ok=True)
+            await in_thread(lambda path: path.unlink(missing_ok=True), self._folder / file)
 
 
 class _Damaged(Exception):
@@ -211,17 +217,15 @@ class _Writer:
         with storage_errors():
             self._file = self._path.with_suffix(".new").open("xb")
 
-    def add_body_frame(self, packed: bytes) -> None:
+    def add_body_frame(self, frame: Frame) -> None:
         """Add a frame as it came, after looking at what is in it."""
-        for inner, data in objects_in(inside(packed)):
-            digest = hashlib.sha256(data).digest()
-            place = Place(self.id, self.size, len(packed), inner, len(data))
-            self.places.setdefault(digest, place)
-        self._write(packed)
+        objects = (
+            (hashlib.sha256(data).digest(), inner, len(data)) for inner, data in frame.objects()
+        )
+        self.add_frame(frame.packed, objects)
 
-    def add_frame(self, raw: bytes, objects: Sequence[tuple[bytes, int, int]]) -> None:
-        """Compress and add a frame; `objects` are digests, and where they are in it."""
-        packed = compressed(raw)
+    def add_frame(self, packed: bytes, objects: Iterable[tuple[bytes, int, int]]) -> None:
+        """Add a frame; `objects` are digests, and where they are in it."""
         for digest, inner, size in objects:
             self.places.setdefault(digest, Place(self.id, self.size, len(packed), inner, size))
         self._write(packed)
@@ -256,8 +260,9 @@ class _Writer:
 class _Frames:
     """Reads objects; the frames that were used last are held, since objects have neighbours."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, fresh: Container[str]) -> None:
         self._folder = folder
+        self._fresh = fresh  # files whose content was looked at a moment ago
         self._held: OrderedDict[tuple[str, int], bytes] = OrderedDict()
 
     def read(self, place: Place) -> bytes:
@@ -265,16 +270,33 @@ class _Frames:
         key = place.file, place.offset
         raw = self._held.get(key)
         if raw is None:
-            raw = self._held[key] = self._frame(place)
+            raw = self._held[key] = self._inside(self._packed(place), place)
             if len(self._held) > _FRAMES_HELD:
                 self._held.popitem(last=False)
         return raw[place.inner : place.inner + place.size]
 
-    def _frame(self, place: Place) -> bytes:
+    def alone(self, place: Place) -> bytes | None:
+        """Return the frame of an object, still compressed, if it holds nothing else."""
+        if place.inner or place.size < ALONE_BYTES:
+            return None
+        packed = self._packed(place)
+        if holds(packed) != place.size:
+            return None
+        if place.file not in self._fresh:
+            self._inside(packed, place)
+        return packed
+
+    def _inside(self, packed: bytes, place: Place) -> bytes:
+        try:
+            return inside(packed)
+        except FrameError as error:
+            raise _Damaged(place.file) from error
+
+    def _packed(self, place: Place) -> bytes:
         try:
             with (self._folder / place.file).open("rb") as file:
-                return inside(os.pread(file.fileno(), place.length, place.offset))
-        except (OSError, FrameError) as error:
+                return os.pread(file.fileno(), place.length, place.offset)
+        except OSError as error:
             raise _Damaged(place.file) from error
 
 
@@ -303,51 +325,34 @@ class _Sealer:
         head = header(entry.member())
         self._raw += head
         for digest, size in entry.chunks():
-            if len(self._raw) + size > FRAME_BYTES:
-                self._flush()
-            self._objects.append((digest, len(self._raw), size))
-            self._raw += self.frames.read(self.places[digest])
+            self._chunk(digest, size)
         pad = padding(entry.size)
         self._raw += bytes(pad)
         return len(head) + entry.size + pad
 
+    def _chunk(self, digest: bytes, size: int) -> None:
+        if packed := self.frames.alone(self.places[digest]):
+            self._flush()
+            self.writer.add_frame(packed, [(digest, 0, size)])
+            return
+        if len(self._raw) + size > FRAME_BYTES:
+            self._flush()
+        self._objects.append((digest, len(self._raw), size))
+        self._raw += self.frames.read(self.places[digest])
+
     def _flush(self) -> None:
         if self._raw:
-            self.writer.add_frame(bytes(self._raw), self._objects)
+            self.writer.add_frame(compressed(bytes(self._raw)), self._objects)
             self._raw.clear()
             self._objects = []
 
 
-class _Parts:
-    """An archive: the parts of its pages, and the end of a tar."""
-
-    def __init__(self, folder: Path, segments: Sequence[Segment]) -> None:
-        self._folder = folder
-        self._segments = [*_joined(segments)]
-        self.size_bytes = sum(part.length for part in self._segments) + len(_END)
-        told = repr(self._segments).encode()  # the names of files are never used again
-        self.tag = hashlib.sha256(told).hexdigest()
-
-    async def read(self, begin: int, end: int) -> AsyncIterator[bytes]:
-        """Yield the bytes from `begin` to before `end`."""
-        at = 0
-        for part in self._segments:
-            low, high = max(begin - at, 0), min(end - at, part.length)
-            at += part.length
-            if low >= high:
-                continue
-            with (self._folder / part.file).open("rb") as file:
-                while low < high:
-                    wanted = min(_READ_BYTES, high - low)
-                    data = await asyncio.to_thread(
-                        os.pread, file.fileno(), wanted, part.offset + low
-                    )
-                    if not data:
-                        raise OSError(f"{part.file} is cut")
-                    yield data
-                    low += len(data)
-        if end > at:
-            yield _END[max(begin - at, 0) : end - at]
+def _archive(folder: Path, segments: Sequence[Segment]) -> Archive:
+    """Return an archive: the parts of its pages, and the end of a tar."""
+    joined = [*_joined(segments)]
+    told = repr(joined).encode()  # the names of files are never used again
+    stretches = [Stretch(folder / part.file, part.offset, part.length) for part in joined]
+    return Archive([*stretches, _END], hashlib.sha256(told).hexdigest())
 
 
 def _joined(segments: Sequence[Segment]) -> Iterator[Segment]:

@@ -10,7 +10,6 @@ from pierhead.protocol.lease import HOLD_MS_MAX, Heartbeat, Release
 from pierhead.protocol.result import Envelope
 from pierhead.router.domain.errors import InvalidRequest, NotFound
 from pierhead.router.domain.logbook import PART_BYTES_MAX
-from pierhead.router.http.contexts import archive_response
 from pierhead.router.http.requests import (
     Authenticate,
     answer,
@@ -23,6 +22,7 @@ from pierhead.router.http.requests import (
 from pierhead.router.services.attempts import Attempts
 from pierhead.router.services.contexts import Contexts
 from pierhead.router.services.views import view_of
+from pierhead.server.files import PartsBody
 from pierhead.server.problems import read_body
 
 
@@ -47,7 +47,7 @@ class AttemptHandlers:
         if archive is None:
             hint = "build it again: its context is sent again then"
             raise NotFound("the context is not here any more", hint=hint)
-        return archive_response(request, archive)
+        return PartsBody(archive.parts, media_type="application/zstd", etag=archive.tag)
 
     async def secrets(self, request: Request) -> Response:
         """`GET /api/builds/{id}/secrets`."""
