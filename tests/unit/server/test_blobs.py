@@ -128,21 +128,46 @@ async def test_a_full_disk_gets_back_at_once_what_the_upload_took(
 ) -> None:
     upload = await store.begin()
     await store.append(upload, 0, parts(b"there "), LIMIT)
-    real = os.pwrite
+    real = os.pwritev
 
-    def half_then_full(descriptor: int, data: memoryview, offset: int) -> int:
+    def half_then_full(descriptor: int, chunks: list[bytes], offset: int) -> int:
         if offset > 6:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return real(descriptor, data[:3], offset)
+        return real(descriptor, [chunks[0][:3]], offset)
 
     with monkeypatch.context() as full:
-        full.setattr(os, "pwrite", half_then_full)
+        full.setattr(os, "pwritev", half_then_full)
         with pytest.raises(Unavailable) as refused:
             await store.append(upload, 6, parts(b"is no more"), LIMIT)
     assert refused.value.problem.slug == "storage-full"
     assert list((tmp_path / "uploads").iterdir()) == []
     with pytest.raises(Refused):
         await store.offset(upload)
+
+
+async def test_a_disk_that_takes_little_at_a_time_gets_every_byte_once(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwritev
+
+    def seven(descriptor: int, chunks: list[bytes], offset: int) -> int:
+        joined = b"".join(chunks)
+        return real(descriptor, [joined[:7]], offset)
+
+    monkeypatch.setattr(os, "pwritev", seven)
+    content = [b"one", b"", b"and a longer one", b"x" * 7, b"end"]
+    upload = await store.begin()
+    await store.append(upload, 0, parts(*content), LIMIT)
+    assert await store.commit(upload, digest_of(b"".join(content))) == 29
+    assert store.path(digest_of(b"".join(content))).read_bytes() == b"".join(content)
+
+
+async def test_chunks_of_one_byte_are_kept_like_any_others(store: BlobStore) -> None:
+    content = os.urandom(3 * blobs.CHUNKS_MAX + 1)
+    upload = await store.begin()
+    each = (content[at : at + 1] for at in range(len(content)))
+    await store.append(upload, 0, parts(*each), LIMIT)
+    assert await store.commit(upload, digest_of(content)) == len(content)
 
 
 async def test_whoever_goes_on_at_the_end_takes_over_from_a_sender_that_hangs(
@@ -245,13 +270,13 @@ async def test_a_cancelled_part_is_written_or_not_but_never_half(
     store: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upload, writing = await store.begin(), asyncio.Event()
-    loop, real = asyncio.get_running_loop(), os.pwrite
+    loop, real = asyncio.get_running_loop(), os.pwritev
 
-    def told(descriptor: int, data: memoryview, offset: int) -> int:
+    def told(descriptor: int, chunks: list[bytes], offset: int) -> int:
         loop.call_soon_threadsafe(writing.set)
-        return real(descriptor, data, offset)
+        return real(descriptor, chunks, offset)
 
-    monkeypatch.setattr(os, "pwrite", told)
+    monkeypatch.setattr(os, "pwritev", told)
     task = asyncio.create_task(store.append(upload, 0, parts(b"whole"), LIMIT))
     await writing.wait()
     task.cancel()

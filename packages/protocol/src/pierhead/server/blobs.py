@@ -26,6 +26,7 @@ from pierhead.server.threads import ended, in_thread
 
 # Pieces of this size keep the event loop responsive and the number of thread hops small.
 PIECE_BYTES: Final = 1024 * 1024
+CHUNKS_MAX: Final = 512  # half of what one pwritev(2) takes (IOV_MAX)
 # So much of an upload waits for the disk at most: a heartbeat's commit may have to wait for it too.
 FLUSH_BYTES: Final = 32 * 1024 * 1024
 ABANDONED_SECONDS: Final = 24 * 3600
@@ -143,7 +144,7 @@ class BlobStore:
                 async for piece in _pieces(_counted(chunks, upload)):
                     if writing is not None:
                         await asyncio.shield(writing)
-                    if upload.size + len(piece) > limit_bytes:
+                    if upload.size + sum(map(len, piece)) > limit_bytes:
                         raise Invalid(problem("too-large", f"more than {limit_bytes} bytes"))
                     writing = asyncio.ensure_future(
                         asyncio.to_thread(_write, file.fileno(), upload, piece)
@@ -343,38 +344,50 @@ async def _end_when_silent(sender: "asyncio.Future[None]", upload: _Upload) -> N
     sender.cancel()
 
 
-async def _pieces(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Join small chunks, so that each thread hop is worth it; what came before a cut comes too."""
-    piece = bytearray()
+async def _pieces(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
+    """Gather chunks, so that each thread hop is worth it; what came before a cut comes too."""
+    piece: list[bytes] = []
+    size = 0
     try:
         async for chunk in chunks:
-            piece += chunk
-            if len(piece) >= PIECE_BYTES:
-                yield bytes(piece)
-                piece.clear()
+            piece.append(chunk)
+            size += len(chunk)
+            if size >= PIECE_BYTES or len(piece) == CHUNKS_MAX:
+                yield piece
+                piece, size = [], 0
     except Exception:
         if piece:
-            yield bytes(piece)
+            yield piece
         raise
     if piece:
-        yield bytes(piece)
+        yield piece
 
 
-def _write(descriptor: int, upload: _Upload, piece: bytes) -> None:
+def _write(descriptor: int, upload: _Upload, piece: list[bytes]) -> None:
     """Write a piece whole, or leave the file as long as it was."""
+    size = sum(map(len, piece))
     with storage_errors():
         try:
             written = 0
-            while written < len(piece):
-                rest = memoryview(piece)[written:]
-                written += os.pwrite(descriptor, rest, upload.size + written)
+            while written < size:
+                rest = [*_after(piece, written)] if written else piece
+                written += os.pwritev(descriptor, rest, upload.size + written)
         except OSError:
             os.ftruncate(descriptor, upload.size)
             raise
-        if (upload.size + len(piece)) // FLUSH_BYTES > upload.size // FLUSH_BYTES:
+        if (upload.size + size) // FLUSH_BYTES > upload.size // FLUSH_BYTES:
             os.fdatasync(descriptor)
-    upload.hash.update(piece)
-    upload.size += len(piece)
+    for chunk in piece:
+        upload.hash.update(chunk)
+    upload.size += size
+
+
+def _after(piece: list[bytes], skipped: int) -> Iterator[memoryview]:
+    """Yield what is left of chunks after so many bytes of them."""
+    for chunk in piece:
+        if skipped < len(chunk):
+            yield memoryview(chunk)[skipped:]
+        skipped = max(skipped - len(chunk), 0)
 
 
 def _flush_names(folder: Path) -> None:
