@@ -1,9 +1,10 @@
 """What a build elsewhere costs the control plane: its CPU, and how much its memory grows.
 
-The image has about 200 MB: a root file system with Python, and what one step compiles and writes.
-Everything moves once: the context is uploaded, fetched by the runner, and the image is pushed. The
-CPU of the build is that of the runner and of all that it started; its steps do what images of
-Python programs do, and the control plane has had a build before.
+The image has about 200 MB: a root file system with Python, and what its steps compile and write in
+some 40 s of a processor, as an everyday build does. What is moved costs the same however long the
+build computes, so the seconds are printed, too. Everything moves once: the context is uploaded,
+fetched by the runner, and the image is pushed. The CPU of the build is that of the runner and of
+all that it started; the control plane has had a build before.
 """
 
 import asyncio
@@ -21,9 +22,9 @@ SAMPLE_SECONDS = 0.1
 DOCKERFILE = """\
 FROM scratch
 ADD base.tar /
-RUN python3 -m compileall -q -f -o 0 -o 1 -o 2 /usr/lib/python3.11
+RUN python3 -m compileall -q -f /usr/lib/python3.11
 RUN ["python3", "-c", "import hashlib as h; out = open('/data', 'w')\\n\
-for n in range(1200000): out.write(h.sha256(str(n).encode()).hexdigest() + chr(10))"]
+for n in range(1200000): out.write(h.pbkdf2_hmac('sha256', b'%d' % n, b'', 48).hex() + chr(10))"]
 """
 
 
