@@ -176,6 +176,30 @@ def test_a_build_for_here_waits_for_nobody_and_needs_no_reason() -> None:
     assert judged(asked, runner("desktop"), HERE) == Here("")
 
 
+def test_this_machine_that_refuses_is_not_waited_for_without_end() -> None:
+    full = replace(HERE, free_slots=0, reason="its disk is full", refuses_since=NOW)
+    long_full = replace(full, refuses_since=NOW - timedelta(hours=1))
+    said = "no runner is registered; this machine: its disk is full"
+
+    assert wait(full, waited=90) == Wait(
+        "this machine: its disk is full", NOW + timedelta(seconds=20)
+    )
+    assert wait(long_full, waited=19) == Wait(
+        "this machine: its disk is full", NOW + timedelta(seconds=1)
+    )
+    assert wait(long_full, waited=20) == NoHope("no-runner", said)
+    assert wait(replace(HERE, free_slots=0, reason="busy: 1 of 1 builds")) == Here("")
+
+
+def test_a_runner_that_refuses_is_waited_for_and_its_reason_is_said() -> None:
+    full = replace(BUSY, reason="its disk is full", refuses_since=NOW - timedelta(hours=1))
+    until = NOW + timedelta(seconds=300)
+
+    assert wait(full, HERE) == Wait("one: its disk is full", until)
+    assert wait(full, replace(BUSY, name="other"), HERE) == Wait("one, other is busy", until)
+    assert wait(full, HERE, waited=300) == Here("one: its disk is full")
+
+
 def test_runners_that_were_stopped_are_not_waited_for() -> None:
     stopped = runner("desktop", online=False, stopped=True, seen_at=NOW - timedelta(hours=1))
     both = judged(WANTED, stopped, OFFLINE, HERE)

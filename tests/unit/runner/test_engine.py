@@ -1,6 +1,7 @@
 """The engine carries every build to exactly one end, whatever is lost on the way."""
 
 import asyncio
+import errno
 import itertools
 import os
 from collections import deque
@@ -19,14 +20,17 @@ from pierhead.protocol.errors import (
     ProtocolMismatch,
     Refused,
     TokenRefused,
+    Unavailable,
 )
 from pierhead.protocol.lease import Acquired, Grant, Held
 from pierhead.protocol.plan import ContextRef, Plan
 from pierhead.protocol.problem import problem
 from pierhead.protocol.result import CacheUse, Failure
 from pierhead.runner import engine as engines
+from pierhead.runner import job as jobs
 from pierhead.runner.adapters import spool as spools
 from pierhead.runner.adapters.spool import LogSpool
+from pierhead.runner.domain.failure import Disk
 from pierhead.runner.engine import Engine, Limits
 from pierhead.runner.ports import Broken, Hold
 from pierhead.runner.testing import (
@@ -38,6 +42,9 @@ from pierhead.runner.testing import (
     built,
     grant,
 )
+
+ROOMY = Disk("/work", 10**12, 10**12)
+DISKS: dict[str, Disk] = {}  # of attempts
 
 
 class EmptyWorkspace:
@@ -54,6 +61,9 @@ class EmptyWorkspace:
 
     def spool(self, hold: Hold) -> LogSpool:
         return LogSpool(self.folder.with_suffix(".log"), hold)
+
+    def disk(self) -> Disk:
+        return DISKS.get(self.folder.name, ROOMY)
 
     async def remove(self) -> None:
         self.folder.rmdir()
@@ -86,7 +96,7 @@ async def until(true: Callable[[], object]) -> None:
 async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
     monkeypatch.setattr(spools, "FLUSH_SECONDS", 0.0)
     monkeypatch.setattr(spools, "AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr(engines, "DISK_FREE_MIN", 0)
+    monkeypatch.setattr(engines, "kept_bytes", lambda _: 0)
     stages: list[Stage] = []
 
     async def begin(backend: FakeBackend) -> Stage:
@@ -619,3 +629,87 @@ async def test_a_lease_that_is_lost_before_the_secrets_come_ends_the_build_silen
 
     assert hold.envelopes == []
     assert stage.backend.begun == []
+
+
+LOW = Disk("/work", 10**8, 10**12)
+
+
+@pytest.fixture
+def disks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Disk]:
+    monkeypatch.setattr(jobs, "LOOK_SECONDS", 0.001)
+    fresh: dict[str, Disk] = {}
+    monkeypatch.setattr("tests.unit.runner.test_engine.DISKS", fresh)
+    return fresh
+
+
+@pytest.mark.parametrize("phase", ["fetching", "pushing"])
+async def test_a_disk_that_runs_low_ends_the_build_in_every_phase(
+    start: Start, tmp_path: Path, disks: dict[str, Disk], phase: str
+) -> None:
+    stage = await start(good(tmp_path))
+    hold = stage.control.hold(grant())
+    setattr(hold, phase, asyncio.Event())  # never set
+    stage.control.say(Acquired(grants=(grant(),)))
+    await until(lambda: f"enter {phase}" in hold.story)
+    disks["b_one.1"] = LOW
+    await until(lambda: hold.envelopes)
+    await stage.end()
+
+    [envelope] = hold.envelopes
+    assert envelope.outcome == "failed"
+    assert envelope.failure is not None
+    assert (envelope.failure.cause, envelope.failure.message) == (
+        "disk-full",
+        "the runner's disk is full",
+    )
+    assert (envelope.failure.detail or "").startswith("100.0 MB of 1000.0 GB were free at /work")
+    assert stage.backend.stopped == ["b_one.1"]
+
+
+async def test_the_backend_looks_at_the_disk_while_it_builds(
+    start: Start, tmp_path: Path, disks: dict[str, Disk]
+) -> None:
+    stage = await start(good(tmp_path))
+    stage.backend.gate = asyncio.Event()
+    hold = await granted(stage)
+    await until(lambda: stage.backend.begun)
+    disks["b_one.1"] = LOW
+    await asyncio.sleep(0.01)
+    del disks["b_one.1"]
+    stage.backend.gate.set()
+    await stage.end()
+
+    assert hold.envelopes[0].outcome == "succeeded"
+
+
+async def test_a_full_disk_of_the_control_plane_is_told_as_that(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    hold = stage.control.hold(grant())
+    hold.failing["push"] = deque([Unavailable(problem("storage-full", "could not store it"))])
+    stage.control.say(Acquired(grants=(grant(),)))
+    await until(lambda: hold.envelopes)
+    await stage.end()
+
+    failure = hold.envelopes[0].failure
+    assert failure is not None
+    assert (failure.cause, failure.message) == ("disk-full", "the control plane's disk is full")
+
+
+async def test_a_context_for_which_there_is_no_room_is_no_fault_of_the_machine(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: object) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(EmptyWorkspace, "fetch", full)
+    stage = await start(good(tmp_path))
+    hold = stage.control.hold(grant())
+    stage.control.say(Acquired(grants=(grant(),)))
+    await until(lambda: hold.envelopes)
+    await stage.end()
+
+    failure = hold.envelopes[0].failure
+    assert failure is not None
+    assert failure.cause == "disk-full"

@@ -3,12 +3,12 @@
 import pytest
 
 from pierhead.protocol.result import Failure
+from pierhead.protocol.units import kept_bytes
 from pierhead.runner.domain.failure import (
     EXTRACT_LINES,
     Disk,
     Ending,
     explain,
-    kept_bytes,
     lost_builder,
 )
 from pierhead.runner.domain.progress import Progress

@@ -1,4 +1,9 @@
-"""Amounts as people read them."""
+"""Amounts as people read them, and how much of a disk is left alone."""
+
+from typing import Final
+
+# For the database of a control plane, and whatever else is on the disk.
+DISK_KEPT_BYTES: Final = 512 * 1024 * 1024
 
 
 def size(count: int) -> str:
@@ -7,3 +12,8 @@ def size(count: int) -> str:
         if count >= factor:
             return f"{count / factor:.1f} {unit}"
     return f"{count} B"
+
+
+def kept_bytes(disk_bytes: int) -> int:
+    """Return how much of a disk builds, contexts and images leave free: of a small one, a fifth."""
+    return min(DISK_KEPT_BYTES, disk_bytes // 5)

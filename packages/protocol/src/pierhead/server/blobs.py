@@ -9,6 +9,7 @@ longer than it remembers reads it again. Whoever writes to an upload, or ends it
 """
 
 import asyncio
+import errno
 import fcntl
 import hashlib
 import os
@@ -22,6 +23,7 @@ from typing import BinaryIO, Final, TypeVar
 from pierhead.protocol.digest import Digest, parse_digest, same_digest
 from pierhead.protocol.errors import IntegrityError, Invalid, PierheadError, Refused, Unavailable
 from pierhead.protocol.problem import problem
+from pierhead.protocol.units import kept_bytes
 from pierhead.server.threads import ended, in_thread
 
 # Pieces of this size keep the event loop responsive and the number of thread hops small.
@@ -367,6 +369,7 @@ def _write(descriptor: int, upload: _Upload, piece: list[bytes]) -> None:
     """Write a piece whole, or leave the file as long as it was."""
     size = sum(map(len, piece))
     with storage_errors():
+        leave_room(descriptor)
         try:
             written = 0
             while written < size:
@@ -407,6 +410,17 @@ def _reread(file: Path, upload: _Upload) -> None:
     upload.size, upload.hash = size, running
 
 
+def leave_room(descriptor: int) -> None:
+    """Go on if what comes may be written: on a full disk not even a heartbeat can be noted.
+
+    Raises:
+        OSError: so little of the disk is left that it is kept for the database.
+    """
+    disk = os.fstatvfs(descriptor)
+    if disk.f_bavail * disk.f_frsize < kept_bytes(disk.f_blocks * disk.f_frsize):
+        raise OSError(errno.ENOSPC, "its disk is nearly full")
+
+
 class storage_errors:
     """Turns a full or broken disk into `Unavailable`, with what to do."""
 
@@ -415,7 +429,7 @@ class storage_errors:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError):
-            full = error.errno in {28, 122}  # ENOSPC, EDQUOT
+            full = error.errno in {errno.ENOSPC, errno.EDQUOT}
             slug = "storage-full" if full else "dependency-unavailable"
             hint = "free some space on the control plane's disk" if full else None
             found = problem(slug, f"could not store it: {error.strerror}", hint=hint)

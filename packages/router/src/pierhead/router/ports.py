@@ -65,7 +65,8 @@ class StoredRunner:
     state_id: str | None = None  # of its state folder: a copy of it has another
     capabilities: Capabilities | None = None
     slots: int = 0  # asked for with the last acquire
-    reason: str | None = None
+    reason: str | None = None  # why it takes nothing, in its own words
+    refuses_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

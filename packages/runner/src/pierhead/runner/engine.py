@@ -18,11 +18,11 @@ import structlog
 from pierhead.protocol.errors import PierheadError, ProtocolMismatch, Unavailable
 from pierhead.protocol.lease import Acquire, Acquired, Grant, Held
 from pierhead.protocol.runner import Capabilities
+from pierhead.protocol.units import kept_bytes, size
 from pierhead.runner.job import Job
 from pierhead.runner.ports import Backend, Control, Keeper, Workspace
 from pierhead.runner.removal import remove_tree
 
-DISK_FREE_MIN: Final = 512 * 1024**2
 BACKOFF_SECONDS: Final = 0.25
 BACKOFF_MAX_SECONDS: Final = 16.0
 # While one side waits to be upgraded. A runner that ended instead would have to be started by hand.
@@ -268,9 +268,10 @@ class Engine:
             return 0, f"resting after {len(self._broken)} broken builds"
         if capabilities.slots == 0:
             return 0, capabilities.limits.get("backend")
-        free = shutil.disk_usage(self._work).free
-        if free < DISK_FREE_MIN:
-            return 0, f"only {free // 2**20} MiB of disk are free"
+        disk = shutil.disk_usage(self._work)
+        if disk.free < kept_bytes(disk.total):
+            left = f"{size(disk.free)} of {size(disk.total)} are free at {self._work}"
+            return 0, f"its disk is full: {left}"[:1000]
         return max(0, capabilities.slots - len(self._jobs)), None
 
     async def _abort_all(self, why: str) -> None:

@@ -6,6 +6,7 @@ then a look at whether anything is left. Nothing is reported before that.
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, Literal, TypeAlias
@@ -31,6 +32,7 @@ from pierhead.protocol.result import (
     StopProof,
     Timings,
 )
+from pierhead.runner.domain.failure import Disk, disk_full
 from pierhead.runner.ports import (
     Backend,
     Broken,
@@ -45,6 +47,7 @@ from pierhead.runner.ports import (
 Wish: TypeAlias = Literal["cancelled", "lost", "draining"]
 Ended: TypeAlias = Literal["", "reported", "released", "lost", "broken"]
 AGAIN_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 0.1
 # How long the rest of a log may take after the build: the router may be restarted in between.
 LOG_SECONDS: Final = 120.0
 log = structlog.get_logger()
@@ -80,6 +83,7 @@ class Job:
         self._cpu_weight = cpu_weight
         self._wish: Wish | None = None
         self._wished = asyncio.Event()
+        self._full: Disk | None = None  # it was, so the build was stopped
         self._phase: Phase = "fetching"
         self._took: dict[str, int] = {}
         self._began = asyncio.get_running_loop().time()
@@ -115,24 +119,49 @@ class Job:
     async def _work(self, spool: Spool) -> Envelope | None:
         """Build until done or until a wish comes; none: a wish came, or the machine is broken."""
         building = asyncio.create_task(self._build(spool))
-        wishing = asyncio.create_task(self._wished.wait())
-        await asyncio.wait({building, wishing}, return_when=asyncio.FIRST_COMPLETED)
-        wishing.cancel()
-        if not building.done():
-            building.cancel()
+        others = [
+            asyncio.create_task(self._wished.wait()),
+            asyncio.create_task(self._until_disk_is_low()),
+        ]
+        await asyncio.wait({building, *others}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (building, *others):
+            task.cancel()  # harmless where it has ended
         try:
             return await building
         except asyncio.CancelledError:
-            return None
+            return self._disk_full() if self._full else None
         except Refused:
             self.stop("lost")
             return None
+        except OSError as error:
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+                self._broken(error)
+                return None
+            self._full = self._workspace.disk()
+            return self._disk_full()
         except Exception as error:
-            # Whatever it was: what was made for the build has to be cleared away, and the router
-            # has to hear that it should give the build to somebody else.
-            log.error("build.machine", build=self.grant.build_id, exc_info=error)
-            self.ended = "broken"
+            self._broken(error)
             return None
+
+    def _broken(self, error: Exception) -> None:
+        # Whatever it was: what was made for the build has to be cleared away, and the router
+        # has to hear that it should give the build to somebody else.
+        log.error("build.machine", build=self.grant.build_id, exc_info=error)
+        self.ended = "broken"
+
+    async def _until_disk_is_low(self) -> None:
+        """Look at the disk while contexts and images come and go; steps are the backend's."""
+        while True:
+            disk = self._workspace.disk()
+            if disk.is_low and self._phase in {"fetching", "pushing"}:
+                self._full = disk
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _disk_full(self) -> Envelope:
+        assert self._full is not None
+        failure = disk_full(self._full)
+        return Envelope(outcome="failed", failure=failure, timings=self._timings())
 
     async def _build(self, spool: Spool) -> Envelope:
         try:
@@ -155,6 +184,11 @@ class Job:
             sent, present = await self._hold.push(built)
         except IntegrityError as error:
             return self._failed("integrity", str(error))
+        except Unavailable as error:
+            if error.problem.slug != "storage-full":
+                raise
+            # No other runner could push it either.
+            return self._failed("disk-full", "the control plane's disk is full", str(error))
         await self._enter("reporting")
         return self._succeeded(built, sent, present)
 
@@ -273,8 +307,8 @@ class Job:
             total_ms=sum(self._took.values()),
         )
 
-    def _failed(self, cause: Cause, message: str) -> Envelope:
-        failure = Failure(cause=cause, message=message[:1000])
+    def _failed(self, cause: Cause, message: str, detail: str | None = None) -> Envelope:
+        failure = Failure(cause=cause, message=message[:1000], detail=detail)
         return Envelope(outcome="failed", failure=failure, timings=self._timings())
 
     def _failed_build(self, broken: Broken) -> Envelope:

@@ -17,6 +17,7 @@ from pierhead.protocol.lease import (
 from pierhead.protocol.plan import ContextRef, Plan
 from pierhead.protocol.result import CacheUse, Envelope, Failure, Receipt, StopProof
 from pierhead.protocol.runner import Capabilities, Session
+from pierhead.runner.domain.failure import Disk
 from pierhead.runner.domain.image import BuiltImage
 
 
@@ -190,6 +191,10 @@ class Workspace(Protocol):
 
     def spool(self, hold: Hold) -> Spool:
         """Begin the log."""
+        ...
+
+    def disk(self) -> Disk:
+        """Look at the disk that it is on."""
         ...
 
     @property

@@ -41,7 +41,7 @@ from pierhead.protocol.problem import problem
 from pierhead.protocol.tree import Entry
 from pierhead.router.adapters.sql.content_index import ContentIndex, Place, Segment
 from pierhead.router.ports import Archive, NewPage, SealedPage
-from pierhead.server.blobs import storage_errors
+from pierhead.server.blobs import leave_room, storage_errors
 from pierhead.server.stretch import Stretch
 from pierhead.server.threads import in_thread
 
@@ -252,6 +252,7 @@ class _Writer:
 
     def _write(self, packed: bytes) -> None:
         with storage_errors():
+            leave_room(self._file.fileno())
             self._file.write(packed)
             self._file.flush()
         self.size += len(packed)

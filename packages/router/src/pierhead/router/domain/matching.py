@@ -26,6 +26,7 @@ class RunnerFacts:
     capabilities: Capabilities | None = None  # none: it never opened a session
     free_slots: int = 0
     reason: str | None = None  # why it takes nothing now, in its own words
+    refuses_since: datetime | None = None  # not for being busy: it might take nothing for long
     opens_secrets: bool = False
 
 

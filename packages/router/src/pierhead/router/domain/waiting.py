@@ -23,6 +23,8 @@ class WaitingPolicy:
     offline_grace: timedelta = timedelta(seconds=15)
     # This machine's own builder is started again and again; after so long it is not coming.
     here_grace: timedelta = timedelta(seconds=60)
+    # While it refuses builds for a reason of its own: a full disk is not emptied by waiting.
+    refusal_grace: timedelta = timedelta(seconds=20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,12 @@ def judge(
         if now < last + policy.here_grace:
             return Wait("the builder on this machine is starting", last + policy.here_grace)
         return NoHope(cause, f"{why}, and the builder on this machine does not start")
-    return _here(here, wanted, reason, cause)
+    verdict = _here(here, wanted, reason, cause)
+    if here is not None and here.refuses_since is not None and isinstance(verdict, Here):
+        last = max(patience.since, here.refuses_since) + policy.refusal_grace
+        said = f"this machine: {here.reason}"
+        return Wait(said, last) if now < last else NoHope(cause, f"{why}; {said}")
+    return verdict
 
 
 def _asked_for(runner: RunnerFacts, wanted: Wanted) -> bool:
@@ -118,7 +125,9 @@ def _patience_with(
         last_seen = [runner.seen_at for runner in silent if runner.seen_at]
         since = max([patience.since, *last_seen])
         return since + policy.offline_grace, "no-runner", f"{names} is offline"
-    return patience.since + patience.busy_for, "waited-too-long", f"{names} is busy"
+    refusing = [f"{one.name}: {one.reason}" for one in able if one.refuses_since is not None]
+    why = "; ".join(refusing) if len(refusing) == len(able) else f"{names} is busy"
+    return patience.since + patience.busy_for, "waited-too-long", why
 
 
 def _here(here: RunnerFacts | None, wanted: Wanted, reason: str, cause: GiveUpCause) -> Verdict:

@@ -304,11 +304,13 @@ class Runners:
             raise SessionSuperseded(f"this process of {runner.name} has ended its session")
         if sessions.is_overtaken(session, request.turn):
             return Acquired(), facts_of(known, 0, now), ()
+        reason = request.reason if request.slots == 0 else None
         known = replace(
             known,
             session=replace(session, seen_at=max(session.seen_at, arrived), turn=request.turn),
             slots=request.slots,
-            reason=request.reason if request.slots == 0 else None,
+            reason=reason,
+            refuses_since=(known.refuses_since or arrived) if reason else None,
         )
         ledger.save_runner(known)
         mine = {

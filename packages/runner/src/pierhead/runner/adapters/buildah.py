@@ -40,8 +40,9 @@ from pierhead.runner.adapters.isolation import Room
 from pierhead.runner.adapters.probe import Note, reaches_us, write_context
 from pierhead.runner.adapters.process import kill_group, run, start_in
 from pierhead.runner.adapters.shelter import close_shelter, open_shelter
+from pierhead.runner.adapters.workspace import disk_of
 from pierhead.runner.domain import probe as probes
-from pierhead.runner.domain.failure import Disk, Ending, explain, kept_bytes, lost_builder
+from pierhead.runner.domain.failure import Disk, Ending, explain, lost_builder
 from pierhead.runner.domain.image import read_image
 from pierhead.runner.domain.invocation import LAST_BUILT, Store, build_command, refusal
 from pierhead.runner.domain.probe import Check
@@ -488,9 +489,9 @@ class _Job:
     async def _look(self, pid: int) -> None:
         """Stop the command before it has the whole disk: the router's database may be on it."""
         while True:
-            disk = _disk_of(self._order.work)
-            if disk.free_bytes < kept_bytes(disk.total_bytes):
-                self._disk, self._floor = disk, kept_bytes(disk.total_bytes)
+            disk = disk_of(self._order.work)
+            if disk.is_low:
+                self._disk, self._floor = disk, disk.kept_bytes
                 kill_group(pid)
                 return
             self._was_crowded()
@@ -503,7 +504,7 @@ class _Job:
             self._take(redactor.feed(data))
             if _FULL in data and self._floor is None:
                 # Looked at now: what filled the disk is removed as soon as the step has failed.
-                self._disk = _disk_of(self._order.work)
+                self._disk = disk_of(self._order.work)
         self._take(redactor.finish())
 
     def _take(self, data: bytes) -> None:
@@ -578,11 +579,6 @@ def _translated(order: BuildOrder) -> str | Failure | None:
     file = order.work / "Dockerfile"
     file.write_text(said)
     return str(file)
-
-
-def _disk_of(folder: Path) -> Disk:
-    found = shutil.disk_usage(folder)
-    return Disk(str(folder), found.free, found.total)
 
 
 def _read_layout(order: BuildOrder, progress: Progress, peak: int | None) -> Built | Broken:

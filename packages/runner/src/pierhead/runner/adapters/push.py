@@ -118,7 +118,7 @@ class Pusher:
             raise IntegrityError(problem("digest-mismatch", detail))
 
     async def _again(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await patiently(call, PATIENCE_SECONDS)
+        return await patiently(call, PATIENCE_SECONDS, through_full_disk=False)
 
     async def _send(
         self,

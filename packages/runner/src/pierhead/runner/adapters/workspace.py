@@ -10,6 +10,8 @@ import contextlib
 import errno
 import hashlib
 import os
+import shutil
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -24,6 +26,7 @@ from pierhead.protocol.plan import ContextRef
 from pierhead.protocol.problem import problem
 from pierhead.protocol.tree import CHUNK_BYTES, TreeDigest, describe
 from pierhead.runner.adapters.spool import LogSpool
+from pierhead.runner.domain.failure import Disk
 from pierhead.runner.ports import Hold
 from pierhead.runner.removal import remove_tree
 
@@ -52,9 +55,21 @@ class DiskWorkspace:
         """Fetch, unpack and check the context; return its folder."""
         packed, root = self._folder / "context.tar.zst", self._folder / "context"
         await fetch(hold.context, wanted, packed)
-        await asyncio.to_thread(unpack, packed, root, wanted)
+        unwanted = threading.Event()
+        working = asyncio.ensure_future(asyncio.to_thread(unpack, packed, root, wanted, unwanted))
+        try:
+            await asyncio.shield(working)
+        finally:
+            # A thread goes on after whoever waits for it is gone, and this one fills the disk.
+            unwanted.set()
+            await asyncio.wait({working})
+            working.exception()  # it was asked to end, or it is raised above
         packed.unlink()
         return root
+
+    def disk(self) -> Disk:
+        """Look at the disk that it is on."""
+        return disk_of(self._folder)
 
     def spool(self, hold: Hold) -> LogSpool:
         """Begin the log, beside the folder: it outlives what the backend clears away."""
@@ -64,6 +79,12 @@ class DiskWorkspace:
         """Remove all of it."""
         await asyncio.to_thread(remove_tree, self._folder)
         self._folder.with_name(self._folder.name + ".log").unlink(missing_ok=True)
+
+
+def disk_of(folder: Path) -> Disk:
+    """Look at the disk that a folder is on."""
+    found = shutil.disk_usage(folder)
+    return Disk(str(folder), found.free, found.total)
 
 
 async def fetch(
@@ -95,8 +116,12 @@ async def fetch(
                 raise Unavailable(problem("dependency-unavailable", "the context does not come"))
 
 
-def unpack(file: Path, root: Path, wanted: ContextRef) -> None:
+def unpack(
+    file: Path, root: Path, wanted: ContextRef, unwanted: threading.Event | None = None
+) -> None:
     """Unpack a context into a new folder, and check that it is the one that was promised.
+
+    `unwanted`: once it is set, the rest is left out, and it ends as one that was cut.
 
     Raises:
         IntegrityError: it is damaged, or another tree.
@@ -109,7 +134,8 @@ def unpack(file: Path, root: Path, wanted: ContextRef) -> None:
         with file.open("rb") as packed:
             decompressor = zstandard.ZstdDecompressor(max_window_size=2**27)
             with decompressor.stream_reader(packed, read_across_frames=True) as stream:
-                reader = Reader(_Bounded(stream, wanted.unpacked_bytes))
+                bounded = _Bounded(stream, wanted.unpacked_bytes, unwanted or threading.Event())
+                reader = Reader(bounded)
                 found = _unpack_all(reader, folders, wanted)
     except zstandard.ZstdError as error:
         damaged = problem("digest-mismatch", f"the context came damaged: {error}")
@@ -131,11 +157,16 @@ def unpack(file: Path, root: Path, wanted: ContextRef) -> None:
 class _Bounded:
     """Ends a stream that goes on beyond what was said: a small file can unpack to a huge one."""
 
-    def __init__(self, stream: zstandard.ZstdDecompressionReader, limit: int) -> None:
+    def __init__(
+        self, stream: zstandard.ZstdDecompressionReader, limit: int, unwanted: threading.Event
+    ) -> None:
         self._stream = stream
         self._left = limit
+        self._unwanted = unwanted
 
     def read(self, size: int, /) -> bytes:
+        if self._unwanted.is_set():
+            return b""
         data = self._stream.read(size)
         self._left -= len(data)
         if self._left < 0:

@@ -10,15 +10,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pierhead.protocol.result import Cause, Failure
-from pierhead.protocol.units import size
+from pierhead.protocol.units import kept_bytes, size
 from pierhead.runner.domain.dockerfile import line_of_step, line_that_cannot_be_parsed
 from pierhead.runner.domain.progress import Progress
 
 EXTRACT_LINES: Final = 20
 # Below it, "no space left" is about the disk; above it, about something smaller, like /dev/shm.
 DISK_FREE_BYTES: Final = 64 * 1024 * 1024
-# What builds leave of a disk for the router's database and whatever else is on it.
-DISK_KEPT_BYTES: Final = 512 * 1024 * 1024
 KILLED: Final = 137
 NOT_FOUND: Final = 127
 
@@ -78,6 +76,16 @@ class Disk:
     path: str
     free_bytes: int
     total_bytes: int
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much of it is not for builds."""
+        return kept_bytes(self.total_bytes)
+
+    @property
+    def is_low(self) -> bool:
+        """Whether builds have to stop, to leave what is kept."""
+        return self.free_bytes < self.kept_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,9 +147,10 @@ class _Told:
         )
 
 
-def kept_bytes(disk_bytes: int) -> int:
-    """Return how much of a disk is not for builds: of a small one, a fifth."""
-    return min(DISK_KEPT_BYTES, disk_bytes // 5)
+def disk_full(disk: Disk) -> Failure:
+    """Return the failure of a build that was stopped to keep something of the runner's disk."""
+    message, detail, hint = _full(disk, disk.kept_bytes)
+    return Failure(cause="disk-full", message=message, detail=detail, hint=hint)
 
 
 def explain(ending: Ending) -> Failure:
@@ -191,15 +200,18 @@ def _disk(told: _Told) -> Failure | None:
         hint = "a step's shared memory is 64 MB; more of it: --shm-size 1g"
         detail = f"the runner's disk has space: {size(disk.free_bytes)} are free"
         return told.failed("command", "a step filled a file system of its own", detail, hint)
-    left = (
-        f"{size(disk.free_bytes)} of {size(disk.total_bytes)} were free at {disk.path}"
-        if disk
-        else None
-    )
+    return told.failed("disk-full", *_full(disk, floor))
+
+
+def _full(disk: Disk | None, floor: int | None) -> tuple[str, str | None, str]:
+    """Return what is said of a full disk: message, detail and hint."""
+    left = None
+    if disk:
+        left = f"{size(disk.free_bytes)} of {size(disk.total_bytes)} were free at {disk.path}"
     if left and floor is not None:
         left += f"; {size(floor)} are kept free for what else runs there"
     hint = "free some space on the runner, then build again"
-    return told.failed("disk-full", "the runner's disk is full", left, hint)
+    return "the runner's disk is full", left, hint
 
 
 def _processes(told: _Told) -> Failure | None:

@@ -294,6 +294,7 @@ class SqlLedger(SqlImages, SqlProjects):
             "capabilities": msgspec.json.encode(runner.capabilities),
             "slots": runner.slots,
             "reason": runner.reason,
+            "refuses_since": runner.refuses_since.timestamp() if runner.refuses_since else None,
         }
         upsert(self._sql, t.runners, row)
 
@@ -502,4 +503,5 @@ def _runner(row: sa.RowMapping) -> StoredRunner:
         capabilities=msgspec.json.decode(row["capabilities"], type=Capabilities | None),
         slots=row["slots"],
         reason=row["reason"],
+        refuses_since=None if row["refuses_since"] is None else _time(row["refuses_since"]),
     )
