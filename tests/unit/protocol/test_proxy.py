@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pierhead.protocol.client.proxy import is_loopback, proxy_for
+from pierhead.protocol.client.address import is_loopback
+from pierhead.protocol.client.proxy import proxy_for
 from pierhead.protocol.errors import Invalid
 
 PROXY = "http://proxy.example:3128"

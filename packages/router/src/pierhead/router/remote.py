@@ -17,8 +17,9 @@ import anyio
 
 from pierhead.protocol import errors as wire_errors
 from pierhead.protocol.build import FINAL_STATES, BuildView, CancelRequest
+from pierhead.protocol.client.address import INSECURE_HTTP
 from pierhead.protocol.client.client import RouterClient
-from pierhead.protocol.client.http import INSECURE_HTTP, Transport
+from pierhead.protocol.client.http import Transport
 from pierhead.protocol.client.pack import pack
 from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.client.trust import trusted_ca

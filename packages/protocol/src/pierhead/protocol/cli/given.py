@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from pierhead.protocol.cli.speak import USAGE, CommandFailed, fail
-from pierhead.protocol.client.http import check_url
+from pierhead.protocol.client.address import check_url
 from pierhead.protocol.errors import Invalid
 from pierhead.protocol.shape import Shape, shape_of
 

@@ -22,7 +22,8 @@ from pierhead.protocol.build import (
     Why,
     WhyRequest,
 )
-from pierhead.protocol.client.http import Transport, check_url, open_client, unreachable
+from pierhead.protocol.client.address import check_url
+from pierhead.protocol.client.http import Transport, open_client, unreachable
 from pierhead.protocol.codec import to_wire
 from pierhead.protocol.errors import (
     PierheadError,

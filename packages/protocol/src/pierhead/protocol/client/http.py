@@ -1,7 +1,4 @@
-"""The one place that knows the HTTP library: connections, tokens, and which addresses are safe.
-
-Tokens travel in the clear over plain HTTP, so it is for loopback only, unless asked for by name.
-"""
+"""The one place that knows the HTTP library: connections and tokens."""
 
 import os
 import ssl
@@ -9,9 +6,9 @@ from typing import Final
 
 import httpx
 
-from pierhead.protocol.client.proxy import host_of, is_loopback, proxy_for
+from pierhead.protocol.client.proxy import proxy_for
 from pierhead.protocol.client.trust import tls_context
-from pierhead.protocol.errors import Invalid, TokenRefused, Unavailable
+from pierhead.protocol.errors import TokenRefused, Unavailable
 from pierhead.protocol.problem import problem
 from pierhead.protocol.version import PROTOCOL, PROTOCOL_HEADER
 
@@ -22,26 +19,6 @@ CONNECT_SECONDS: Final = 10.0
 Client = httpx.AsyncClient
 Response = httpx.Response
 Transport = httpx.AsyncBaseTransport
-INSECURE_HTTP: Final = "PIERHEAD_INSECURE_HTTP"  # the environment variable that allows it
-
-
-def check_url(url: str, *, insecure_http: bool = False) -> str:
-    """Return the base URL without a trailing slash.
-
-    Raises:
-        Invalid: not http(s), or plain HTTP to another machine.
-    """
-    host = host_of(url)
-    if not url.startswith(("http://", "https://")) or not host:
-        hint = "write it like http://127.0.0.1:7443"
-        raise Invalid(
-            problem("invalid-document", f"not a URL of a control plane: {url}", hint=hint)
-        )
-    if url.startswith("http://") and not insecure_http and not is_loopback(host):
-        detail = f"plain HTTP to {host} would send the token in the clear"
-        hint = f"use https; in a network you trust set {INSECURE_HTTP}=1 (join: --insecure-http)"
-        raise Invalid(problem("invalid-document", detail, hint=hint))
-    return url.rstrip("/")
 
 
 def checked_token(token: str) -> str:

@@ -9,6 +9,7 @@ import ipaddress
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from pierhead.protocol.client.address import ip_of, is_loopback
 from pierhead.protocol.errors import Invalid
 from pierhead.protocol.problem import problem
 
@@ -34,22 +35,6 @@ def proxy_for(url: str, environment: Mapping[str, str]) -> str | None:
     return said
 
 
-def host_of(url: str) -> str:
-    """Return the host in a URL, without brackets; empty where there is none that can be read."""
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether a host can only be this machine."""
-    if host == "localhost":
-        return True
-    address = _address(host)
-    return address is not None and address.is_loopback
-
-
 def _read(environment: Mapping[str, str], name: str) -> str:
     return environment.get(name) or environment.get(name.upper()) or ""
 
@@ -65,17 +50,10 @@ def _matches(host: str, port: int | None, entry: str) -> bool:
     name, colon, number = entry.rpartition(":")
     if colon and number.isdigit() and (":" not in name or name.endswith("]")):
         return str(port) == number and _matches(host, port, name)
-    address = _address(host)
+    address = ip_of(host)
     if address is not None:
         try:
             return address in ipaddress.ip_network(entry.strip("[]"), strict=False)
         except ValueError:
             return False
     return host == entry.lstrip(".") or host.endswith("." + entry.lstrip("."))
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None

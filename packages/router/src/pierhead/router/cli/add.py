@@ -20,7 +20,7 @@ from pierhead.protocol.cli.speak import (
     size,
     tell,
 )
-from pierhead.protocol.client.proxy import is_loopback
+from pierhead.protocol.client.address import is_loopback
 from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.ids import RunnerName
 from pierhead.protocol.joincode import parse_join_code

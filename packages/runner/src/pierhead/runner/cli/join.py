@@ -20,8 +20,8 @@ from pierhead.protocol.cli import builder
 from pierhead.protocol.cli.given import formed, whole
 from pierhead.protocol.cli.service import Service, start
 from pierhead.protocol.cli.speak import OK, REFUSED, USAGE, agreed, fail, size, tell
+from pierhead.protocol.client.address import is_loopback
 from pierhead.protocol.client.client import RouterClient
-from pierhead.protocol.client.proxy import is_loopback
 from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.client.trust import pinned_ca, trusted_ca
 from pierhead.protocol.ids import RunnerName
