@@ -14,6 +14,7 @@ from pierhead.router.http.attempts import AttemptHandlers
 from pierhead.router.http.builds import BuildHandlers
 from pierhead.router.http.contexts import ContextHandlers
 from pierhead.router.http.projects import ProjectHandlers, TokenHandlers
+from pierhead.router.http.registries import LoginHandlers
 from pierhead.router.http.routes import Handlers, all_endpoints
 from pierhead.router.http.run import RunHandlers
 from pierhead.router.http.runners import RunnerHandlers
@@ -35,6 +36,7 @@ def endpoints() -> list[Endpoint]:
             runners=cast("RunnerHandlers", RunnerHandlers),
             projects=cast("ProjectHandlers", ProjectHandlers),
             tokens=cast("TokenHandlers", TokenHandlers),
+            logins=cast("LoginHandlers", LoginHandlers),
         )
     )
 

@@ -13,10 +13,12 @@ from pierhead.protocol.plan import ContextRef
 from pierhead.router.domain.build import State
 from pierhead.router.domain.credential import Credential
 from pierhead.router.domain.enrollment import Code
+from pierhead.router.domain.upstream import Image, Login
 from pierhead.router.ports import (
     Contents,
     Ledger,
     Manifest,
+    Mirrored,
     StoredBuild,
     StoredEnvironment,
     StoredEvent,
@@ -44,6 +46,9 @@ class MemoryLedger:
     tags_: dict[tuple[str, str], str] = field(default_factory=dict)
     secrets_: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
     alive_: dict[str, datetime] = field(default_factory=dict)
+    logins_: dict[tuple[str, str], tuple[Login, Mapping[str, bytes]]] = field(default_factory=dict)
+    mirrored_: dict[tuple[str, Image], Mirrored] = field(default_factory=dict)
+    mirrored_blobs_: dict[tuple[str, str, str, str], datetime] = field(default_factory=dict)
 
     def copy(self) -> "MemoryLedger":
         return MemoryLedger(**{each.name: dict(getattr(self, each.name)) for each in fields(self)})
@@ -213,6 +218,8 @@ class MemoryLedger:
                 del table[key]
         for token_id in self._of(project):
             del self.credentials_[token_id]
+        for host, whose in [key for key in self.logins_ if key[1] == project]:
+            del self.logins_[host, whose]
         if not gone:
             self.projects_.pop(project, None)
         return bool(gone), gone
@@ -387,7 +394,7 @@ class MemoryLedger:
         return len(old[:limit])
 
     def unlinked(self, digests: Sequence[str]) -> Sequence[str]:
-        needed = {name[1] for name in self.blobs_}
+        needed = {name[1] for name in self.blobs_} | {key[3] for key in self.mirrored_blobs_}
         return [digest for digest in digests if digest not in needed]
 
     def publish(self, repository: str, pending: str) -> None:
@@ -402,6 +409,53 @@ class MemoryLedger:
             del self.manifests_[name]
         for blob in [blob for blob in self.blobs_ if blob[::2] == (repository, pending)]:
             del self.blobs_[blob]
+
+    def logins(self) -> Sequence[Login]:
+        return [login for _, (login, _) in sorted(self.logins_.items(), key=lambda pair: pair[0])]
+
+    def locked_login(self, login_id: str) -> Mapping[str, bytes]:
+        found = (locked for login, locked in self.logins_.values() if login.id == login_id)
+        return next(found, {})
+
+    def save_login(self, login: Login, locked: Mapping[str, bytes]) -> None:
+        self.drop_login(login.host, login.project)
+        self.logins_[login.host, login.project] = (login, dict(locked))
+
+    def drop_login(self, host: str, project: str) -> Login | None:
+        if (host, project) not in self.logins_:
+            return None
+        login, _ = self.logins_.pop((host, project))
+        for key in [key for key in self.mirrored_ if key[0] == login.id]:
+            del self.mirrored_[key]
+        for blob in [blob for blob in self.mirrored_blobs_ if blob[0] == login.id]:
+            del self.mirrored_blobs_[blob]
+        return login
+
+    def mirrored(self, scope: str, image: Image) -> Mirrored | None:
+        return self.mirrored_.get((scope, image))
+
+    def keep_mirrored(self, scope: str, image: Image, found: Mirrored) -> None:
+        self.mirrored_[scope, image] = found
+
+    def mirrored_blob(self, scope: str, host: str, name: str, digest: str) -> datetime | None:
+        return self.mirrored_blobs_.get((scope, host, name, digest))
+
+    def was_mirrored(self, host: str, name: str, digest: str) -> bool:
+        return any(key[1:] == (host, name, digest) for key in self.mirrored_blobs_)
+
+    def keep_mirrored_blob(
+        self, scope: str, host: str, name: str, digest: str, now: datetime
+    ) -> None:
+        self.mirrored_blobs_[scope, host, name, digest] = now
+
+    def forget_mirrored(self, before: datetime, limit: int) -> int:
+        old = [key for key, found in self.mirrored_.items() if found.checked_at < before][:limit]
+        unused = [key for key, at in self.mirrored_blobs_.items() if at < before][:limit]
+        for key in old:
+            del self.mirrored_[key]
+        for blob in unused:
+            del self.mirrored_blobs_[blob]
+        return max(len(old), len(unused))
 
 
 Watcher = Callable[[Mapping[str, StoredBuild], MemoryLedger], None]

@@ -18,8 +18,10 @@ from starlette.requests import Request
 from pierhead.router.adapters.clock import SystemClock
 from pierhead.router.adapters.entropy import SystemEntropy
 from pierhead.router.adapters.sql.ledger import SqlStore
+from pierhead.router.compose import mirror_of
 from pierhead.router.domain.errors import Unauthenticated
 from pierhead.router.domain.token import Attempt, Owner, Principal, ProjectHolder, Runner
+from pierhead.router.http.mirror import MirrorHandlers
 from pierhead.router.http.registry import RegistryHandlers
 from pierhead.router.http.requests import token_of
 from pierhead.router.http.routes import registry_routes
@@ -95,14 +97,13 @@ async def serving(folder: Path, data: Path) -> AsyncIterator[Served]:
     store = await SqlStore.open(folder / "router.db")
     listener = listen("127.0.0.1", 0)
     port: int = listener.getsockname()[1]
-    entropy = SystemEntropy()
+    entropy, clock = SystemEntropy(), SystemClock()
+    blobs, own = BlobStore(data, new_id=lambda: entropy.id("u_")), frozenset({f"127.0.0.1:{port}"})
+    mirror = mirror_of(store, blobs, b"key", own, clock=clock, entropy=entropy)
     handlers = RegistryHandlers(
         authenticate=authenticate,
-        registry=Registry(
-            store=store,
-            blobs=BlobStore(data, new_id=lambda: entropy.id("u_")),
-            clock=SystemClock(),
-        ),
+        registry=Registry(store=store, blobs=blobs, clock=clock),
+        mirror=MirrorHandlers(mirror=mirror, own=own),
         realm=f"http://127.0.0.1:{port}/v2/token",
     )
     app = Starlette(routes=registry_routes(handlers))

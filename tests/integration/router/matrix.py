@@ -23,6 +23,7 @@ from pierhead.protocol.project import NewEnvironment, NewToken
 from pierhead.protocol.result import Envelope
 from pierhead.protocol.runner import AddRunner, SessionRequest
 from pierhead.protocol.version import FENCE_HEADER
+from pierhead.router.domain.upstream import Login
 from tests.integration.router.stage import (
     MANIFEST_TYPE,
     House,
@@ -181,6 +182,9 @@ TABLE: Final[dict[Route, Rows]] = {
     ("PUT", "/api/runners/session"): RUNNER,
     ("POST", "/api/runners/acquire"): RUNNER,
     ("POST", "/api/runners/release"): RUNNER,  # of a session that was never opened
+    ("GET", "/api/registries"): OWNER,
+    ("POST", "/api/registries"): row((422, "upstream-refused"), *OWNERS),  # nobody answers there
+    ("DELETE", "/api/registries"): row(UNSEEN, *OWNERS),  # one that nobody added
     ("GET", "/api/builds/{build_id}/plan"): attempt,
     ("GET", "/api/builds/{build_id}/context.tar.zst"): attempt,
     ("GET", "/api/builds/{build_id}/secrets"): attempt,
@@ -206,6 +210,7 @@ QUERIES: Final[dict[Route, dict[str, str]]] = {
     ("GET", "/api/environments"): {"project": "web"},
     ("DELETE", "/api/environments"): {"project": "web", "name": "spare"},
     ("GET", "/api/tokens"): {"project": "web"},
+    ("DELETE", "/api/registries"): {"host": "ghcr.io"},
 }
 
 # The registry. Who may not know of a repository is told that it is not there.
@@ -233,6 +238,14 @@ def pulled(outcome: Outcome, unseen: str, live: Outcome | None = None) -> Rows:
 
 def pushed(outcome: Outcome, live: Outcome) -> Rows:
     return registry(outcome, PUSHERS, live, (403, "DENIED"))
+
+
+def mirrored(state: str) -> Row:
+    """Whoever builds gets images of other registries: here of one that does not answer."""
+    usual: Row = dict.fromkeys(SOMEBODY, (403, "DENIED"))
+    builds = [*OWNERS, "rival", "foreign", *(["attempt"] if state == "leased" else [])]
+    nobody: Row = dict.fromkeys(NOBODY, (401, "UNAUTHORIZED"))
+    return {**usual, **dict.fromkeys(builds, (503, "UNAVAILABLE")), **nobody}
 
 
 def anybody(outcome: Outcome, runners: Outcome) -> Rows:
@@ -266,6 +279,9 @@ REGISTRY: Final[dict[tuple[str, str, str], Rows]] = {
     ("manifest", "GET", "web/manifests/latest"): pulled(200, GONE),
     ("manifest", "GET", "web/manifests/{image}"): pulled(200, GONE),
     ("manifest", "HEAD", "web/manifests/latest"): pulled(200, GONE),
+    ("manifest", "GET", "me/base/manifests/1?ns=127.0.0.1:1"): mirrored,
+    ("blob", "GET", "me/base/blobs/{layer}?ns=127.0.0.1:1"): mirrored,
+    ("blob", "HEAD", "me/base/blobs/{layer}?ns=127.0.0.1:1"): mirrored,
     ("push_manifest", "PUT", "web/manifests/{image}"): pushed(201, 201),
     ("push_manifest", "PUT", "web/manifests/next"): pushed(201, (403, "DENIED")),
     ("drop_manifest", "DELETE", "web/manifests/never"): pushed((404, GONE), (403, "DENIED")),
@@ -429,6 +445,7 @@ BODIES: Final[dict[Route, bytes]] = {
     ("POST", "/api/tokens"): b'{"key":"k","name":"ci","project":"web"}',
     ("POST", "/api/runners"): b'{"name":"attic"}',
     ("POST", "/api/runners/release"): b'{"session_id":"s_none"}',
+    ("POST", "/api/registries"): b'{"host":"127.0.0.1:1"}',
 }
 
 
@@ -475,6 +492,7 @@ async def set_scene(house: House, state: str) -> Scene:
             house, await house.runner("cancelled", slots=SLOTS), "cancelled"
         ),
     }
+    await _allow_nobody(house)
     await push_image(house.http(house.owner_token), "web", IMAGE, "latest")
     owner = house.http(house.owner_token)
     blob_upload = await owner.post("/v2/web/blobs/uploads/")
@@ -537,6 +555,20 @@ async def _stored_tokens(house: House) -> dict[str, str | None]:
         "expired_puller": brief.token,
         "forged_puller": strange.token.replace("_shop~", "_web~"),
     }
+
+
+async def _allow_nobody(house: House) -> None:
+    """Note a registry that was there when it was added, and does not answer any more."""
+    gone = Login(
+        id="l_gone",
+        host="127.0.0.1:1",
+        project="",
+        username=None,
+        plain_http=True,
+        ca=None,
+        added_at=house.clock.now(),
+    )
+    await house.router.runners.store.write(lambda ledger: ledger.save_login(gone, {}))
 
 
 async def _here(house: House) -> ScriptedRunner:

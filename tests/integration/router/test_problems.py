@@ -39,6 +39,7 @@ from pierhead.router.domain.build import Build
 from pierhead.router.ports import Ledger, StoredBuild, StoredEnvironment
 from pierhead.router.services import submit as submissions
 from pierhead.router.services.projects import ENVIRONMENTS_MAX
+from tests.integration.mirror.others import strange_registry
 from tests.integration.router.stage import House, push_image, tiny_image
 
 Scene = Callable[[House], Awaitable[httpx.Response]]
@@ -236,6 +237,12 @@ async def rate_limited(house: House) -> httpx.Response:
     return await submit(house)
 
 
+async def upstream_refused(house: House) -> httpx.Response:
+    async with strange_registry() as other:
+        login = {"username": "me", "secret": "wrong", "plain_http": True}
+        return await owner(house).post("/api/registries", json={"host": other.host, **login})
+
+
 async def internal_error(house: House) -> httpx.Response:
     async def broken(_request: object) -> httpx.Response:
         raise RuntimeError("a mistake")
@@ -280,7 +287,7 @@ SCENES: Final[dict[str, Scene]] = {
         offset_mismatch, in_use, limit_reached, runner_name_taken, session_superseded,
         join_code_used, too_large, context_too_large, digest_mismatch, result_mismatch,
         plan_unsupported, secret_argument, no_eligible_runner, rate_limited, internal_error,
-        draining, dependency_unavailable, storage_full,
+        draining, dependency_unavailable, storage_full, upstream_refused,
     )
 }  # fmt: skip
 # What the caller can do about it; all others are `Refused`, or `Unavailable` from 500 on.

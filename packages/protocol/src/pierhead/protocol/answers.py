@@ -18,6 +18,7 @@ from pierhead.protocol.project import (
     TokenMade,
     TokenPage,
 )
+from pierhead.protocol.registry import RegistryAdded, RegistryPage, RegistryView
 from pierhead.protocol.runner import JoinCode, RunnerView
 
 
@@ -63,6 +64,9 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "projects show": ProjectView,
     "projects tokens add": TokenMade,
     "projects tokens ls": TokenPage,
+    "registries add": RegistryAdded,
+    "registries ls": RegistryPage,
+    "registries rm": RegistryView,
     "status": StatusPage,
 }
 STREAMS: Final[dict[str, Any]] = {

@@ -74,6 +74,7 @@ _TYPES: Final = (
     ProblemType("result-mismatch", 422, "The result is not what was asked for"),
     ProblemType("plan-unsupported", 422, "The plan asks for something that cannot be done"),
     ProblemType("secret-argument", 422, "A build argument looks like a secret"),
+    ProblemType("upstream-refused", 422, "Another registry did not accept that"),
     ProblemType("no-eligible-runner", 422, "No runner can take the build"),
     ProblemType("rate-limited", 429, "Too many requests"),
     ProblemType("internal-error", 500, "Something broke on the server"),

@@ -188,6 +188,22 @@ class BlobStore:
             if new_folder:
                 _flush_names(final.parent.parent)
 
+    def written(self, upload_id: str) -> int:
+        """Return how many bytes of an upload of this process are on the disk; 0: it has ended."""
+        known = self._uploads.get(upload_id)
+        return known.size if known is not None else 0
+
+    def reading(self, upload_id: str, digest: str) -> BinaryIO:
+        """Open an upload to read along, or the blob of this digest that it became.
+
+        Raises:
+            FileNotFoundError: it is neither.
+        """
+        try:
+            return self._file(upload_id).open("rb", buffering=0)
+        except FileNotFoundError:
+            return self.path(digest).open("rb", buffering=0)
+
     async def discard(self, upload_id: str) -> None:
         """Forget an upload; harmless when it is gone."""
         self._uploads.pop(upload_id, None)

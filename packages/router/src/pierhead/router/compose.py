@@ -20,6 +20,7 @@ from pierhead.router.adapters.handshakes import Handshakes
 from pierhead.router.adapters.incoming import DiskIncoming
 from pierhead.router.adapters.logs import FileLogs
 from pierhead.router.adapters.sql.ledger import SqlStore
+from pierhead.router.adapters.upstream import HttpUpstreams
 from pierhead.router.adapters.vault import KeyVault
 from pierhead.router.config import URL_FILE, Settings
 from pierhead.router.domain.build import LeasePolicy
@@ -31,7 +32,9 @@ from pierhead.router.http.application import application, authenticating
 from pierhead.router.http.attempts import AttemptHandlers
 from pierhead.router.http.builds import BuildHandlers
 from pierhead.router.http.contexts import ContextHandlers
+from pierhead.router.http.mirror import MirrorHandlers
 from pierhead.router.http.projects import ProjectHandlers, TokenHandlers
+from pierhead.router.http.registries import LoginHandlers
 from pierhead.router.http.registry import RegistryHandlers
 from pierhead.router.http.routes import (
     Handlers,
@@ -54,6 +57,8 @@ from pierhead.router.services.identity import Identity
 from pierhead.router.services.images import CONFIG_BYTES_MAX
 from pierhead.router.services.intake import Intakes
 from pierhead.router.services.lifecycle import Lifecycle
+from pierhead.router.services.logins import Logins
+from pierhead.router.services.mirror import Mirror
 from pierhead.router.services.projects import Projects
 from pierhead.router.services.registry import Registry
 from pierhead.router.services.run import Runs
@@ -102,9 +107,9 @@ async def open_router(
         owner = await _owner_token(identity, settings.config / "token", entropy)
         write_registry_login(settings.config, reached.registry, owner)
         (settings.data / URL_FILE).write_text(reached.url)  # the registry's own process reads it
-        yield _compose(
-            _parts(settings, reached, identity, store, contents, clock=clock, entropy=entropy)
-        )
+        parts = _parts(settings, reached, identity, store, contents, clock=clock, entropy=entropy)
+        opened.push_async_callback(parts.mirror.close)
+        yield _compose(parts)
         await identity.store_uses()
 
 
@@ -145,6 +150,7 @@ class _Parts:
     lifecycle: Lifecycle
     vault: KeyVault
     waiting: WaitingPolicy
+    mirror: Mirror
 
 
 def _parts(
@@ -158,6 +164,8 @@ def _parts(
     entropy: Entropy,
 ) -> _Parts:
     scale, logs = settings.time_scale, FileLogs(settings.data / "logs")
+    blobs = BlobStore(settings.data, new_id=lambda: entropy.id("u_"))
+    own = frozenset({reached.registry, reached.local.partition("://")[2]})
     return _Parts(
         settings=settings,
         reached=reached,
@@ -169,11 +177,34 @@ def _parts(
         entropy=entropy,
         bells=Bells(),
         logs=logs,
-        blobs=BlobStore(settings.data, new_id=lambda: entropy.id("u_")),
+        blobs=blobs,
         lifecycle=Lifecycle(policy=_scaled_policy(scale), logs=logs),
         vault=KeyVault(identity.key),
         waiting=WaitingPolicy(offline_grace=WaitingPolicy().offline_grace * scale),
+        mirror=mirror_of(store, blobs, identity.key, own, clock=clock, entropy=entropy),
     )
+
+
+def mirror_of(
+    store: SqlStore,
+    blobs: BlobStore,
+    key: bytes,
+    own: frozenset[str],
+    *,
+    clock: Clock,
+    entropy: Entropy,
+) -> Mirror:
+    """Return what gives base images of other registries; `own`: hosts that are none of those."""
+    upstreams = HttpUpstreams()
+    logins = Logins(
+        store=store,
+        vault=KeyVault(key),
+        upstreams=upstreams,
+        clock=clock,
+        entropy=entropy,
+        own=own,
+    )
+    return Mirror(store=store, blobs=blobs, logins=logins, upstreams=upstreams, clock=clock)
 
 
 def _compose(of: _Parts) -> Router:
@@ -234,6 +265,7 @@ def _handlers(of: _Parts, runners: Runners, contexts: Contexts, projects: Projec
         tokens=TokenHandlers(
             authenticate=authenticate, identity=of.identity, tokens=_tokens(of, host)
         ),
+        logins=LoginHandlers(authenticate=authenticate, logins=of.mirror.logins),
     )
 
 
@@ -288,6 +320,7 @@ def _registry(of: _Parts) -> RegistryHandlers:
     return RegistryHandlers(
         authenticate=authenticating(of.identity),
         registry=Registry(store=of.store, blobs=of.blobs, clock=of.clock),
+        mirror=MirrorHandlers(mirror=of.mirror, own=of.mirror.logins.own),
         realm=f"{of.reached.url}/v2/token",
     )
 

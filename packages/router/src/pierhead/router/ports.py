@@ -6,12 +6,13 @@ function changes is on the disk when `write` returns, or nothing of it is.
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
 from pierhead.protocol.lease import Sealed
 from pierhead.protocol.plan import ContextRef, Submit
+from pierhead.protocol.registry import LoginKind
 from pierhead.protocol.result import Envelope
 from pierhead.protocol.runner import Capabilities
 from pierhead.protocol.tree import Entry
@@ -19,6 +20,7 @@ from pierhead.router.domain.build import Build
 from pierhead.router.domain.credential import Credential
 from pierhead.router.domain.enrollment import Code
 from pierhead.router.domain.session import Session
+from pierhead.router.domain.upstream import Image, Login
 from pierhead.server.stretch import Stretch
 
 T = TypeVar("T")
@@ -223,7 +225,66 @@ class Images(Protocol):
         ...
 
     def unlinked(self, digests: Sequence[str]) -> Sequence[str]:
-        """Return those that no repository links."""
+        """Return those that no repository links, and nothing that was mirrored."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirrored:
+    """A manifest of another registry, as it came. `checked_at`: when it last said so itself."""
+
+    digest: str
+    media_type: str
+    body: bytes
+    checked_at: datetime
+
+
+class Mirror(Protocol):
+    """The part of a transaction that base images see.
+
+    `scope`: the id of the login under which something was seen, or empty for nobody's.
+    """
+
+    def logins(self) -> Sequence[Login]:
+        """Return all registries that were added, by host, then project."""
+        ...
+
+    def locked_login(self, login_id: str) -> Mapping[str, bytes]:
+        """Return the secret of a login as the vault locked it; empty: it has none, or is gone."""
+        ...
+
+    def save_login(self, login: Login, locked: Mapping[str, bytes]) -> None:
+        """Add a login, in the place of the one for the same host and project."""
+        ...
+
+    def drop_login(self, host: str, project: str) -> Login | None:
+        """Forget a login with its secret, and return it."""
+        ...
+
+    def mirrored(self, scope: str, image: Image) -> Mirrored | None:
+        """Return what is kept of a manifest, by tag or digest."""
+        ...
+
+    def keep_mirrored(self, scope: str, image: Image, found: Mirrored) -> None:
+        """Keep a manifest under a tag or digest."""
+        ...
+
+    def mirrored_blob(self, scope: str, host: str, name: str, digest: str) -> datetime | None:
+        """Return when a blob was last used under a login; none: it was not seen under it."""
+        ...
+
+    def was_mirrored(self, host: str, name: str, digest: str) -> bool:
+        """Say whether a blob was had from a place, under any login."""
+        ...
+
+    def keep_mirrored_blob(
+        self, scope: str, host: str, name: str, digest: str, now: datetime
+    ) -> None:
+        """Note that a blob may be had under a login, and is used now."""
+        ...
+
+    def forget_mirrored(self, before: datetime, limit: int) -> int:
+        """Forget manifests and blobs that were not used since; at most so many of each."""
         ...
 
 
@@ -315,7 +376,7 @@ class Projects(Protocol):
         ...
 
 
-class Ledger(Images, Projects, Protocol):
+class Ledger(Images, Mirror, Projects, Protocol):
     """One transaction over everything that the router keeps in its database."""
 
     def build(self, build_id: str) -> StoredBuild | None:
@@ -522,6 +583,59 @@ class Vault(Protocol):
 
     def usable(self, public_key: bytes) -> bool:
         """Say whether anything can be sealed to a key."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """A registry to ask, and as whom.
+
+    `allowed`: hosts that may be asked though they are in a private network.
+    """
+
+    host: str
+    scope: str = ""
+    username: str | None = None
+    secret: str | None = field(default=None, repr=False)
+    plain_http: bool = False
+    ca: str | None = None
+    allowed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamBlob:
+    """The bytes of a blob as they come; `size_bytes` none: it was not said."""
+
+    size_bytes: int | None
+    chunks: AsyncIterator[bytes]
+
+
+class Upstreams(Protocol):
+    """Registries of others. What they send was not checked but for its size.
+
+    Every call raises the `Upstream` errors of `domain.errors`, and `HostNotAllowed`.
+    """
+
+    async def try_login(self, upstream: Upstream) -> LoginKind:
+        """Log in, and return how; `open`: nobody was asked for a login."""
+        ...
+
+    async def digest(self, upstream: Upstream, image: Image) -> str | None:
+        """Return what a manifest's digest is said to be; none: that is not said."""
+        ...
+
+    async def manifest(self, upstream: Upstream, image: Image) -> tuple[str, bytes, str | None]:
+        """Return the media type, the bytes, and the digest that they are said to have."""
+        ...
+
+    async def blob_size(self, upstream: Upstream, name: str, digest: str) -> int | None:
+        """Return the size of a blob that may be had; none: it is there, and that is not said."""
+        ...
+
+    def blob(
+        self, upstream: Upstream, name: str, digest: str
+    ) -> AbstractAsyncContextManager[UpstreamBlob]:
+        """Give a blob."""
         ...
 
 

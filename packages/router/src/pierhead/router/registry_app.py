@@ -19,9 +19,11 @@ from pierhead.router.adapters.clock import SystemClock
 from pierhead.router.adapters.entropy import SystemEntropy
 from pierhead.router.adapters.folders import lock
 from pierhead.router.adapters.sql.ledger import SqlStore
+from pierhead.router.compose import mirror_of
 from pierhead.router.config import REGISTRY_SOCKET, URL_FILE, Settings
 from pierhead.router.domain.reach import proxy_networks
 from pierhead.router.http.application import application, authenticating
+from pierhead.router.http.mirror import MirrorHandlers
 from pierhead.router.http.registry import RegistryHandlers
 from pierhead.router.http.routes import registry_routes
 from pierhead.router.services.identity import Identity
@@ -69,9 +71,12 @@ async def _serve(settings: Settings, store: SqlStore, url: str, key: bytes) -> N
     clock, entropy = SystemClock(), SystemEntropy()
     identity = Identity(store=store, clock=clock, key=key)
     blobs = BlobStore(settings.data, new_id=lambda: entropy.id("u_"))
+    own = frozenset({url.partition("://")[2]})
+    mirror = mirror_of(store, blobs, key, own, clock=clock, entropy=entropy)
     handlers = RegistryHandlers(
         authenticate=authenticating(identity),
         registry=Registry(store=store, blobs=blobs, clock=clock),
+        mirror=MirrorHandlers(mirror=mirror, own=own),
         realm=f"{url}/v2/token",
     )
     app = application(registry_routes(handlers))
@@ -80,6 +85,7 @@ async def _serve(settings: Settings, store: SqlStore, url: str, key: bytes) -> N
     async with _tidied(identity, blobs, clock):
         log.info("registry.ready", url=url, data=str(settings.data))
         await serve(service, [])
+    await mirror.close()
     log.info("registry.stopped")
 
 

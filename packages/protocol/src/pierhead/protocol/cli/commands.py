@@ -73,6 +73,7 @@ COMMANDS: Final = (
     _runner("runner", "run a machine that has joined", is_app=True),
     _runner("doctor", "say what keeps this machine from building"),
     _router("more", "projects", "projects, environments, tokens", app="projects"),
+    _router("more", "registries", "logins at other registries, for base images", app="registries"),
     _router("more", "owner-token", "the owner's tokens: list, make, rotate, end", app="tokens"),
     _here("login", "remember a control plane", "command"),
     _here("completion", "let the shell complete commands, ids and projects", "app"),

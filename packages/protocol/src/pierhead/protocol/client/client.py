@@ -58,6 +58,7 @@ from pierhead.protocol.project import (
     TokenPage,
     TokenView,
 )
+from pierhead.protocol.registry import NewRegistry, RegistryAdded, RegistryPage, RegistryView
 from pierhead.protocol.result import Envelope, Receipt
 from pierhead.protocol.runner import (
     AddRunner,
@@ -294,6 +295,19 @@ class RouterClient:
     async def release_session(self, request: SessionRelease) -> RunnerView:
         """Say that this process ends."""
         return await self._call(RunnerView, "POST", "/api/runners/release", request)
+
+    async def registries(self) -> RegistryPage:
+        """Return the other registries that builds may use."""
+        return await self._call(RegistryPage, "GET", "/api/registries")
+
+    async def add_registry(self, request: NewRegistry) -> RegistryAdded:
+        """Try a login at another registry, and keep it."""
+        return await self._call(RegistryAdded, "POST", "/api/registries", request)
+
+    async def remove_registry(self, host: str, project: str | None = None) -> RegistryView:
+        """Forget a login at another registry."""
+        params = {"host": host, "project": project}
+        return await self._call(RegistryView, "DELETE", "/api/registries", params=params)
 
     # Whoever holds a build token: the lease is proven by the fence in the header.
 

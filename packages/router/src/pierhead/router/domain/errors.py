@@ -148,6 +148,34 @@ class NotReady(Refused):
     slug = "dependency-unavailable"
 
 
+class UpstreamMissing(NotFound):
+    """A registry of somebody else's has no such image."""
+
+
+class UpstreamRefused(Refused):
+    """A registry of somebody else's does not accept a login, or gives something to nobody's."""
+
+    slug = "upstream-refused"
+
+
+class UpstreamSilent(NotReady):
+    """A registry of somebody else's does not answer, or not as a registry does."""
+
+
+class UpstreamBusy(Refused):
+    """A registry of somebody else's gives no more for now."""
+
+    slug = "rate-limited"
+
+
+class UpstreamLies(DigestMismatch):
+    """A registry of somebody else's sent other content than the digest says."""
+
+
+class HostNotAllowed(NotAllowed):
+    """A registry is where only the owner may let builds go."""
+
+
 class TooLarge(Refused):
     """The request is over a limit."""
 

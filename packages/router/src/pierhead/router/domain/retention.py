@@ -18,6 +18,7 @@ class Retention:
     builds: timedelta = timedelta(days=90)  # and the image of one, when no tag is on it
     logs: timedelta = timedelta(days=30)
     grace: timedelta = timedelta(days=1)
+    mirrored: timedelta = timedelta(days=14)  # base images, after their last use
 
     def __post_init__(self) -> None:
         if self.grace < GRACE_MIN:

@@ -48,3 +48,20 @@ def only_repository(principal: Principal) -> str | None:
             return ""
         case _:
             assert_never(principal)
+
+
+def logins_of(principal: Principal) -> str | None:
+    """Return whose logins count when base images are asked for: a project's, or empty for all's.
+
+    None: the principal gets nothing of other registries. Only who builds does: with the project's
+    own token one could otherwise look at all that the owner's logins open.
+    """
+    match principal:
+        case Owner():
+            return ""
+        case Attempt(project=project, live=live):
+            return project if live else None
+        case ProjectHolder() | Runner() | Puller():
+            return None
+        case _:
+            assert_never(principal)

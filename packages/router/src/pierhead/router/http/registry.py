@@ -27,6 +27,8 @@ from pierhead.router.domain.manifest import (
     ManifestInvalid,
 )
 from pierhead.router.domain.token import Principal, Runner
+from pierhead.router.http.mirror import DIGEST_HEADER as _DIGEST_HEADER
+from pierhead.router.http.mirror import MirrorHandlers
 from pierhead.router.http.requests import Authenticate, number, token_of
 from pierhead.router.services.registry import BlobUnknown, Registry
 from pierhead.server.files import FileBody
@@ -35,7 +37,6 @@ from pierhead.server.problems import read_body
 _NAME: Final = re.compile(PROJECT_PATTERN)
 _TAG: Final = re.compile(TAG_PATTERN)
 _RANGE: Final = re.compile(r"(?:bytes[= ])?(\d{1,15})-(\d{1,15})\Z")
-_DIGEST_HEADER: Final = "Docker-Content-Digest"
 _PAGE_MAX: Final = 10_000
 _BLOB: Final = "application/octet-stream"
 _FORM_BYTES_MAX: Final = 16 * 1024
@@ -52,6 +53,8 @@ _CODES: Final = {
     "digest-mismatch": "DIGEST_INVALID",
     "offset-mismatch": "BLOB_UPLOAD_INVALID",
     "too-large": "SIZE_INVALID",
+    "upstream-refused": "DENIED",
+    "dependency-unavailable": "UNAVAILABLE",
     "rate-limited": "TOOMANYREQUESTS",
 }
 _UNKNOWN: Final = (
@@ -60,7 +63,7 @@ _UNKNOWN: Final = (
     ("/manifests/", "MANIFEST_UNKNOWN"),
 )
 # The distribution-spec has statuses of its own for these.
-_STATUS: Final = {"offset-mismatch": 416, "digest-mismatch": 400}
+_STATUS: Final = {"offset-mismatch": 416, "digest-mismatch": 400, "upstream-refused": 403}
 Endpoint = Callable[["RegistryHandlers", Request, Principal, str, str], Awaitable[Response]]
 
 
@@ -92,6 +95,7 @@ class RegistryHandlers:
 
     authenticate: Authenticate
     registry: Registry
+    mirror: MirrorHandlers
     realm: str
 
     async def token(self, request: Request) -> Response:
@@ -128,6 +132,9 @@ class RegistryHandlers:
             principal = await self.authenticate(request)
             if isinstance(principal, Runner):
                 raise NotAllowed("a runner's credential opens nothing in the registry")
+            elsewhere = self.mirror.elsewhere(request)
+            if elsewhere is not None:
+                return await self.mirror.answer(request, principal, elsewhere)
             endpoint, name, rest = _route(request.method, request.path_params["path"])
             return await endpoint(self, request, principal, name, rest)
         except ClientDisconnect:

@@ -53,6 +53,7 @@ from pierhead.protocol.project import (
     TokenPage,
     TokenView,
 )
+from pierhead.protocol.registry import NewRegistry, RegistryAdded, RegistryPage, RegistryView
 from pierhead.protocol.result import Envelope, Receipt
 from pierhead.protocol.runner import (
     AddRunner,
@@ -70,6 +71,7 @@ from pierhead.router.http.attempts import AttemptHandlers
 from pierhead.router.http.builds import BuildHandlers
 from pierhead.router.http.contexts import ContextHandlers
 from pierhead.router.http.projects import ProjectHandlers, TokenHandlers
+from pierhead.router.http.registries import LoginHandlers
 from pierhead.router.http.registry import RegistryHandlers
 from pierhead.router.http.run import JSON_LINES, PARAMETERS, RunHandlers
 from pierhead.router.http.runners import RunnerHandlers
@@ -92,6 +94,8 @@ PAGE = (
 TOKEN_PAGE = (Parameter(name="project", summary="Whose tokens; without it, the owner's."), LIMIT, AFTER)
 PROJECT = Parameter(name="project", required=True, summary="Of which project.")
 ENVIRONMENT = Parameter(name="name", required=True, summary="Which environment.")
+HOST = Parameter(name="host", required=True, summary="Of which registry.")
+LOGIN_PROJECT = Parameter(name="project", summary="Whose login; without it, the one for all projects.")
 PLAN = Parameter(name="plan", kind="boolean", summary="Only say what would go.")
 # fmt: on
 
@@ -107,6 +111,7 @@ class Handlers:
     runners: RunnerHandlers
     projects: ProjectHandlers
     tokens: TokenHandlers
+    logins: LoginHandlers
 
 
 def all_endpoints(of: Handlers) -> list[Endpoint]:
@@ -119,6 +124,7 @@ def all_endpoints(of: Handlers) -> list[Endpoint]:
         *runner_endpoints(of.runners),
         *project_endpoints(of.projects),
         *token_endpoints(of.tokens),
+        *login_endpoints(of.logins),
     ]
 
 
@@ -230,6 +236,18 @@ def token_endpoints(of: TokenHandlers) -> list[Endpoint]:
         Endpoint(method="POST", path=tokens, handler=of.add, who="owner", body=NewToken, answer=TokenMade, summary="Make a token"),
         Endpoint(method="POST", path="/api/projects/{project:path}/pull-tokens", handler=of.add_pull, who="submitter", body=PullTokenRequest, answer=PullToken, summary="Make a password that only pulls, for a while"),
         Endpoint(method="DELETE", path=f"{tokens}/{{token_id}}", handler=of.revoke, who="owner", answer=TokenView, summary="End a token"),
+    ]
+    # fmt: on
+
+
+def login_endpoints(of: LoginHandlers) -> list[Endpoint]:
+    """Return how the owner's logins at other registries are added, listed and forgotten."""
+    registries = "/api/registries"
+    # fmt: off
+    return [
+        Endpoint(method="GET", path=registries, handler=of.page, who="owner", answer=RegistryPage, summary="Other registries that builds may use"),
+        Endpoint(method="POST", path=registries, handler=of.add, who="owner", body=NewRegistry, answer=RegistryAdded, summary="Try a login at another registry, and keep it"),
+        Endpoint(method="DELETE", path=registries, handler=of.remove, who="owner", answer=RegistryView, parameters=(HOST, LOGIN_PROJECT), summary="Forget a login"),
     ]
     # fmt: on
 

@@ -50,7 +50,7 @@ class Garbage:
         now = self.clock.now()
         builds = await self._builds(now)
         logs = await self._logs(now)
-        links = await self._links(now)
+        links = await self._links(now) + await self._mirrored(now)
         await asyncio.to_thread(self.blobs.sweep, now.timestamp())
         blobs = await self._blobs(now)
         freed = await asyncio.to_thread(self.blobs.empty_trash)
@@ -82,6 +82,11 @@ class Garbage:
     async def _links(self, now: datetime) -> int:
         before = now - self.retention.grace
         return await self._until_few(lambda ledger: ledger.forget_links(before, AT_ONCE))
+
+    async def _mirrored(self, now: datetime) -> int:
+        """Forget base images that no build used for a while; the next one fetches them again."""
+        before = now - self.retention.mirrored
+        return await self._until_few(lambda ledger: ledger.forget_mirrored(before, AT_ONCE))
 
     async def _until_few(self, operation: Operation) -> int:
         """Repeat an operation until it finds less than it takes at once; return how many."""

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from pierhead.router.adapters.sql import image_tables as t
+from pierhead.router.adapters.sql.mirror_tables import blobs as mirrored
 from pierhead.router.adapters.sql.statements import upsert
 from pierhead.router.ports import Manifest
 
@@ -196,9 +197,10 @@ class SqlImages:
         return self._sql.execute(query).rowcount
 
     def unlinked(self, digests: Sequence[str]) -> Sequence[str]:
-        """Return those that no repository links."""
-        links = t.blob_links.c.digest
-        needed = {*self._sql.execute(sa.select(links).where(links.in_(digests))).scalars()}
+        """Return those that no repository links, and nothing that was mirrored."""
+        columns = (t.blob_links.c.digest, mirrored.c.digest)
+        queries = [sa.select(column).where(column.in_(digests)) for column in columns]
+        needed = {digest for query in queries for digest in self._sql.execute(query).scalars()}
         return [digest for digest in digests if digest not in needed]
 
     def _forget_parts(self, repository: str, digests: Sequence[str]) -> None:

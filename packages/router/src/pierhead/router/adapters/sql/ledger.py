@@ -17,6 +17,7 @@ from pierhead.protocol.runner import Capabilities
 from pierhead.router.adapters.sql import tables as t
 from pierhead.router.adapters.sql.images import SqlImages
 from pierhead.router.adapters.sql.metadata import METADATA
+from pierhead.router.adapters.sql.mirror import SqlMirror
 from pierhead.router.adapters.sql.projects import SqlProjects
 from pierhead.router.adapters.sql.statements import SELECTOR_LENGTH, selector, upsert
 from pierhead.router.domain.build import Build, CancelWish, Lease, State
@@ -104,7 +105,7 @@ def _prepare(connection: sa.Connection) -> None:
     connection.exec_driver_sql(f"PRAGMA user_version={t.SCHEMA_VERSION}")
 
 
-class SqlLedger(SqlImages, SqlProjects):
+class SqlLedger(SqlImages, SqlMirror, SqlProjects):
     """One transaction."""
 
     # Builds.

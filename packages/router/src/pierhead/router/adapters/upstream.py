@@ -1,0 +1,407 @@
+"""Other registries over HTTP: who is asked is looked at first, and logins go to nobody else.
+
+Each name is resolved here and the connection made to the very address that was found allowed, so a
+name cannot mean one thing when it is looked at and another when it is used. A connection is used
+for one request: two registries at one address never share one. Redirects are followed by hand; the
+login stays behind as soon as another host, port or scheme is named.
+"""
+
+import asyncio
+import base64
+import ipaddress
+import os
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlencode, urljoin, urlsplit
+
+import httpx
+import msgspec
+
+from pierhead.protocol.client.http import distrusted
+from pierhead.protocol.client.proxy import proxy_for
+from pierhead.protocol.client.trust import tls_context
+from pierhead.protocol.registry import LoginKind
+from pierhead.router.domain.errors import (
+    HostNotAllowed,
+    InvalidRequest,
+    UpstreamBusy,
+    UpstreamLies,
+    UpstreamMissing,
+    UpstreamRefused,
+    UpstreamSilent,
+)
+from pierhead.router.domain.manifest import IMAGES, INDEXES, MANIFEST_BYTES_MAX
+from pierhead.router.domain.upstream import (
+    Address,
+    Challenge,
+    Image,
+    challenge,
+    endpoint,
+    host_name,
+    is_public,
+    token_seconds,
+)
+from pierhead.router.ports import Upstream, UpstreamBlob
+
+CONNECT_SECONDS: Final = 10.0
+# Whoever waits for us may be cut off when nothing comes for 30 s.
+SILENT_SECONDS: Final = 20.0
+RESOLVE_SECONDS: Final = 10.0
+REDIRECTS_MAX: Final = 5
+TOKEN_BYTES_MAX: Final = 64 * 1024
+TOKENS_MAX: Final = 1000
+_PIECE_BYTES: Final = 256 * 1024
+_ACCEPT: Final = ", ".join(sorted(IMAGES | INDEXES))
+_REDIRECTS: Final = {301, 302, 303, 307, 308}
+_USER_AGENT: Final = "pierhead"
+
+
+@dataclass(slots=True)
+class HttpUpstreams:
+    """All other registries. It remembers the tokens that they give out, until shortly before their
+    end."""
+
+    _tokens: dict[tuple[str, str, str], tuple[str, float]] = field(default_factory=dict)
+    _contexts: dict[str | None, ssl.SSLContext] = field(default_factory=dict)
+
+    async def try_login(self, upstream: Upstream) -> LoginKind:
+        """Log in, and return how; `open`: nobody was asked for a login."""
+        url = f"{_base(upstream)}/v2/"
+        async with self._request(upstream, "GET", url, {}) as answer:
+            if answer.status_code != 401:
+                _check(answer, upstream, "/v2/")
+                return "open"
+            wanted = challenge(answer.headers.get_list("www-authenticate"))
+        if wanted is None:
+            raise UpstreamSilent(f"{upstream.host} wants a kind of login that is not known here")
+        if upstream.secret is None and wanted.scheme == "basic":
+            hint = f"say as whom: pierhead registries add {upstream.host} --username NAME"
+            raise UpstreamRefused(f"{upstream.host} lets nobody in without a login", hint=hint)
+        said = await self._authorization(upstream, wanted, scope="")
+        async with self._request(upstream, "GET", url, {"Authorization": said}) as answer:
+            if answer.status_code in {401, 403} and upstream.secret is not None:
+                raise _wrong_login(upstream)
+            if answer.status_code != 401:  # a token of nobody's opens no more than public images
+                _check(answer, upstream, "/v2/")
+        return "basic" if wanted.scheme == "basic" else "token"
+
+    async def digest(self, upstream: Upstream, image: Image) -> str | None:
+        """Return what a manifest's digest is said to be; none: that is not said."""
+        path = f"/v2/{image.name}/manifests/{image.reference}"
+        async with self._ask(upstream, "HEAD", path, image.name, str(image)) as answer:
+            said: str | None = answer.headers.get("docker-content-digest")
+            return said
+
+    async def manifest(self, upstream: Upstream, image: Image) -> tuple[str, bytes, str | None]:
+        """Return the media type, the bytes, and the digest that they are said to have."""
+        path = f"/v2/{image.name}/manifests/{image.reference}"
+        async with self._ask(upstream, "GET", path, image.name, str(image)) as answer:
+            body = await _bounded(answer, MANIFEST_BYTES_MAX, f"the manifest of {image}")
+            kind = answer.headers.get("content-type", "")
+            return kind, body, answer.headers.get("docker-content-digest")
+
+    async def blob_size(self, upstream: Upstream, name: str, digest: str) -> int | None:
+        """Return the size of a blob that may be had; none: it is there, and that is not said."""
+        path, what = f"/v2/{name}/blobs/{digest}", f"{upstream.host}/{name}@{digest}"
+        async with self._ask(upstream, "HEAD", path, name, what) as answer:
+            return _length(answer)
+
+    @asynccontextmanager
+    async def blob(self, upstream: Upstream, name: str, digest: str) -> AsyncIterator[UpstreamBlob]:
+        """Give a blob."""
+        path, what = f"/v2/{name}/blobs/{digest}", f"{upstream.host}/{name}@{digest}"
+        async with self._ask(upstream, "GET", path, name, what) as answer:
+            yield UpstreamBlob(size_bytes=_length(answer), chunks=_chunks(answer, upstream.host))
+
+    @asynccontextmanager
+    async def _ask(
+        self, upstream: Upstream, method: str, path: str, name: str, what: str
+    ) -> AsyncIterator[httpx.Response]:
+        """Give the answer to a request that succeeded, logged in if that is wanted."""
+        url, scope = _base(upstream) + path, f"repository:{name}:pull"
+        known = self._token(upstream, scope)
+        headers = {"Accept": _ACCEPT} if "/manifests/" in path else {}
+        with_login = {**headers, "Authorization": known} if known else headers
+        async with self._request(upstream, method, url, with_login) as answer:
+            if answer.status_code != 401:
+                _check(answer, upstream, what)
+                yield answer
+                return
+            wanted = challenge(answer.headers.get_list("www-authenticate"))
+        if wanted is None or (wanted.scheme == "basic" and upstream.secret is None):
+            raise _denied(upstream, what)
+        headers["Authorization"] = await self._authorization(upstream, wanted, scope)
+        async with self._request(upstream, method, url, headers) as answer:
+            if answer.status_code == 401 and upstream.secret is not None:
+                raise _wrong_login(upstream)
+            _check(answer, upstream, what)
+            yield answer
+
+    # Logins.
+
+    async def _authorization(self, upstream: Upstream, wanted: Challenge, scope: str) -> str:
+        """Return what answers a challenge, and remember it."""
+        if wanted.scheme == "basic":
+            said, seconds = _basic(upstream), token_seconds(None)
+        else:
+            token, seconds = await self._fetch_token(upstream, wanted, scope)
+            said = f"Bearer {token}"
+        if len(self._tokens) >= TOKENS_MAX:
+            self._tokens.clear()
+        self._tokens[upstream.host, upstream.scope, scope] = (said, time.monotonic() + seconds)
+        return said
+
+    def _token(self, upstream: Upstream, scope: str) -> str | None:
+        said, until = self._tokens.get((upstream.host, upstream.scope, scope), ("", 0.0))
+        return said if time.monotonic() < until else None
+
+    async def _fetch_token(
+        self, upstream: Upstream, wanted: Challenge, scope: str
+    ) -> tuple[str, float]:
+        """Ask where the registry says for a token (Docker's token flow)."""
+        query = {"service": wanted.service, "scope": scope}
+        asked = urlencode({key: value for key, value in query.items() if value})
+        url = wanted.realm + ("&" if "?" in wanted.realm else "?") + asked
+        if not url.startswith(("https://", "http://" if upstream.plain_http else "https://")):
+            raise UpstreamSilent(f"{upstream.host} gives out its tokens at no safe address")
+        headers = {"Authorization": _basic(upstream)} if upstream.secret is not None else {}
+        async with self._request(upstream, "GET", url, headers) as answer:
+            if answer.status_code in {400, 401, 403} and upstream.secret is not None:
+                raise _wrong_login(upstream)
+            if answer.status_code in {401, 403}:
+                raise _denied(upstream, scope.split(":")[1] if scope else "")
+            _check(answer, upstream, "a token")
+            body = await _bounded(answer, TOKEN_BYTES_MAX, f"the token of {upstream.host}")
+        try:
+            found = msgspec.json.decode(body)
+            token = found.get("token") or found["access_token"]
+            usable = isinstance(token, str) and token.isascii() and token.isprintable()
+        except (msgspec.DecodeError, KeyError, AttributeError):
+            token, usable = "", False
+        if not usable:
+            raise UpstreamSilent(f"{upstream.host} gave no token that can be used")
+        return token, token_seconds(found.get("expires_in"))
+
+    # Connections.
+
+    @asynccontextmanager
+    async def _request(
+        self, upstream: Upstream, method: str, url: str, headers: Mapping[str, str]
+    ) -> AsyncIterator[httpx.Response]:
+        """Give the answer to a request, with its body still to be read."""
+        first = urlsplit(url)
+        headers = {"User-Agent": _USER_AGENT, "Accept-Encoding": "identity", **headers}
+        for _ in range(REDIRECTS_MAX + 1):
+            if (urlsplit(url).scheme, urlsplit(url).netloc) != (first.scheme, first.netloc):
+                headers = {key: headers[key] for key in headers if key != "Authorization"}
+            async with self._one(upstream, method, url, headers) as answer:
+                target = answer.headers.get("location")
+                if answer.status_code not in _REDIRECTS or not target:
+                    yield answer
+                    return
+                url = _followed(upstream, url, target)
+        raise UpstreamSilent(f"{upstream.host} sends from one address to the next, without end")
+
+    @asynccontextmanager
+    async def _one(
+        self, upstream: Upstream, method: str, url: str, headers: Mapping[str, str]
+    ) -> AsyncIterator[httpx.Response]:
+        """Send one request on a connection of its own, to an address that is allowed."""
+        proxy = _proxy(url)
+        addresses = await _addresses(upstream, url, proxied=proxy is not None)
+        host = httpx.URL(url).netloc.decode("ascii")
+        name = urlsplit(url).hostname or ""
+        timeout = httpx.Timeout(SILENT_SECONDS, connect=CONNECT_SECONDS)
+        verify = self._context(upstream, url)
+        async with httpx.AsyncClient(
+            verify=verify, proxy=proxy, trust_env=False, timeout=timeout
+        ) as http:
+            for number, address in enumerate(addresses):
+                request = http.build_request(
+                    method,
+                    _at(url, address),
+                    headers={**headers, "Host": host},
+                    extensions={"sni_hostname": name, "timeout": timeout.as_dict()},
+                )
+                try:
+                    answer = await http.send(request, stream=True)
+                except httpx.ConnectError as error:
+                    if number + 1 < len(addresses) and distrusted(error) is None:
+                        continue
+                    raise _unreachable(upstream, error) from error
+                except httpx.HTTPError as error:
+                    raise _unreachable(upstream, error) from error
+                try:
+                    yield answer
+                finally:
+                    await answer.aclose()
+                return
+
+    def _context(self, upstream: Upstream, url: str) -> ssl.SSLContext:
+        """Return what verifies a registry; its own authority counts for itself alone."""
+        own = urlsplit(url).hostname == host_name(upstream.host)
+        ca = upstream.ca if own else None
+        if ca not in self._contexts:
+            try:
+                self._contexts[ca] = tls_context(ca)
+            except (ssl.SSLError, ValueError, TypeError) as error:
+                hint = "give the registry's authority as PEM: --ca-file FILE"
+                raise InvalidRequest("the authority is no certificate", hint=hint) from error
+        return self._contexts[ca]
+
+
+def _base(upstream: Upstream) -> str:
+    return f"{'http' if upstream.plain_http else 'https'}://{endpoint(upstream.host)}"
+
+
+def _basic(upstream: Upstream) -> str:
+    assert upstream.secret is not None
+    pair = f"{upstream.username or ''}:{upstream.secret}".encode()
+    return f"Basic {base64.b64encode(pair).decode()}"
+
+
+def _proxy(url: str) -> str | None:
+    return proxy_for(url, os.environ)
+
+
+async def _addresses(upstream: Upstream, url: str, *, proxied: bool) -> list[Address | None]:
+    """Return where to connect to: each address is allowed. None: a proxy finds it out.
+
+    Raises:
+        HostNotAllowed: one address is in a private network, and the owner did not add the host.
+    """
+    parts = urlsplit(url)
+    name, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    literal = _literal(name)
+    if _is_allowed(upstream, name, port):
+        return [None]
+    if literal is None and proxied:
+        return [None]  # it knows names that nobody here can resolve, and decides by itself
+    found = [literal] if literal is not None else await _resolved(upstream, name, port)
+    if not all(is_public(address) for address in found):
+        where = f"{name}:{port}" if parts.port else name
+        hint = f"the owner can allow it: pierhead registries add {where}"
+        raise HostNotAllowed(f"{name} is in a private network", hint=hint)
+    return [*found]
+
+
+def _is_allowed(upstream: Upstream, name: str, port: int) -> bool:
+    """Say whether the owner named a host: this very one, or where its registry sends on to."""
+    named = {f"{name}:{port}", *([name] if port in {80, 443} else [])}
+    own = upstream.host in upstream.allowed and name == host_name(upstream.host)
+    return bool(named & upstream.allowed) or own
+
+
+async def _resolved(upstream: Upstream, name: str, port: int) -> list[Address]:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(RESOLVE_SECONDS):
+            found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError, TimeoutError) as error:
+        detail = f"{upstream.host} cannot be reached: the name {name} leads nowhere"
+        raise UpstreamSilent(detail, hint="is the name right?") from error
+    return [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
+
+
+def _literal(name: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+def _at(url: str, address: Address | None) -> str:
+    """Return a URL with its host's address in the place of its name."""
+    if address is None:
+        return url
+    parts = urlsplit(url)
+    host = f"[{address}]" if address.version == 6 else str(address)
+    port = f":{parts.port}" if parts.port else ""
+    return parts._replace(netloc=host + port).geturl()
+
+
+def _followed(upstream: Upstream, url: str, target: str) -> str:
+    """Return where a redirect leads to.
+
+    Raises:
+        UpstreamSilent: to something that is no safe address.
+    """
+    found = urljoin(url, target)
+    try:
+        parts = urlsplit(found)
+        usable = bool(parts.hostname) and parts.port != 0 and parts.username is None
+    except ValueError:
+        usable = False
+    allowed = ("https", "http") if upstream.plain_http else ("https",)
+    if not usable or parts.scheme not in allowed:
+        raise UpstreamSilent(f"{upstream.host} sends on to an address that is not safe")
+    return found
+
+
+def _check(answer: httpx.Response, upstream: Upstream, what: str) -> None:
+    """Raise what an answer that is no success means."""
+    status = answer.status_code
+    if status == 200:
+        return
+    if status in {401, 403}:
+        raise _denied(upstream, what)
+    if status == 404:
+        raise UpstreamMissing(f"{upstream.host} has no {what} ({_as_whom(upstream)})")
+    if status == 429:
+        detail = f"{upstream.host} does not let this control plane pull more for now"
+        raise UpstreamBusy(f"{detail} ({_as_whom(upstream)})", hint="wait, then build again")
+    raise UpstreamSilent(f"{upstream.host} answers with status {status}, not with {what}")
+
+
+def _denied(upstream: Upstream, what: str) -> UpstreamRefused:
+    detail = f"{upstream.host} does not give {what}: it is private, or not there"
+    hint = f"check the name, or log in: pierhead registries add {upstream.host} --username NAME"
+    if upstream.secret is not None:
+        hint = "check the name, and what that login may pull"
+    return UpstreamRefused(f"{detail} ({_as_whom(upstream)})", hint=hint)
+
+
+def _wrong_login(upstream: Upstream) -> UpstreamRefused:
+    detail = f"{upstream.host} does not accept the login of {upstream.username}"
+    hint = f"give it again: pierhead registries add {upstream.host} --username NAME"
+    return UpstreamRefused(detail, hint=hint)
+
+
+def _as_whom(upstream: Upstream) -> str:
+    return f"asked as {upstream.username}" if upstream.secret else "asked without a login"
+
+
+def _unreachable(upstream: Upstream, error: httpx.HTTPError) -> UpstreamSilent:
+    if (reason := distrusted(error)) is not None:
+        detail = f"the certificate of {upstream.host} is not to be trusted: {reason}"
+        hint = f"if it has an authority of its own: pierhead registries add {upstream.host} "
+        return UpstreamSilent(detail, hint=hint + "--ca-file FILE")
+    said = str(error) or type(error).__name__
+    return UpstreamSilent(f"{upstream.host} cannot be reached: {said}", hint="is the name right?")
+
+
+def _length(answer: httpx.Response) -> int | None:
+    said = answer.headers.get("content-length", "")
+    return int(said) if said.isascii() and said.isdigit() and len(said) < 16 else None
+
+
+async def _bounded(answer: httpx.Response, limit: int, what: str) -> bytes:
+    found = bytearray()
+    async for chunk in _chunks(answer, what):
+        found += chunk
+        if len(found) > limit:
+            raise UpstreamLies(f"{what} is larger than {limit} bytes")
+    return bytes(found)
+
+
+async def _chunks(answer: httpx.Response, host: str) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in answer.aiter_raw(_PIECE_BYTES):
+            yield chunk
+    except httpx.HTTPError as error:
+        raise UpstreamSilent(f"{host} broke off: {error or type(error).__name__}") from error

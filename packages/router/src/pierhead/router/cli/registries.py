@@ -1,0 +1,140 @@
+"""`pierhead registries`: logins at other registries, said once for the builds of all machines."""
+
+import getpass
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from pierhead.protocol.cli.speak import USAGE, columns, fail, give, give_json, tell
+from pierhead.protocol.registry import SECRET_BYTES_MAX, LoginKind, NewRegistry, RegistryAdded
+from pierhead.router.cli.dockerlogin import docker_login
+from pierhead.router.cli.tokens import AsJson, Url, ask
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+Host = Annotated[str, typer.Argument(help="Host of the registry: ghcr.io, docker.io, HOST:PORT")]
+Project = Annotated[str | None, typer.Option(help="Only for builds of this project")]
+_HOW: Final[dict[LoginKind, str]] = {
+    "open": "it asks nobody for a login",
+    "basic": "login works",
+    "token": "login works",
+}
+
+
+@app.command()
+def add(
+    host: Host,
+    username: Annotated[str | None, typer.Option("--username", "-u", help="As whom")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="File with the token")] = None,
+    token_stdin: Annotated[
+        bool, typer.Option("--token-stdin", help="Read the token from the input")
+    ] = False,
+    from_docker: Annotated[
+        bool, typer.Option("--from-docker", help="Take the login of docker on this machine")
+    ] = False,
+    project: Project = None,
+    image: Annotated[
+        str | None, typer.Option(help="See whether this image may be pulled: NAME:TAG")
+    ] = None,
+    plain_http: Annotated[
+        bool, typer.Option("--plain-http", help="Without TLS: the token goes in the clear")
+    ] = False,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="The registry's own certificate authority, as PEM")
+    ] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+) -> None:
+    """Try a login at a registry, and let all builds use it; asks for the token.
+
+    Without --username the registry is only allowed, as one in a private network has to be.
+    """
+    named = host.strip().removeprefix("https://").rstrip("/").lower()
+    if sum((token_file is not None, token_stdin, from_docker)) > 1:
+        raise fail("the token can come from one place only", "leave out the others", USAGE)
+    secret = None
+    if from_docker:
+        username, secret = docker_login(named)
+    elif username is not None:
+        secret = _secret(named, username, token_file, from_input=token_stdin)
+    elif token_file is not None or token_stdin:
+        raise fail("a token needs a name", f"pierhead registries add {named} -u NAME", USAGE)
+    said = {"host": named, "username": username, "secret": secret, "project": project}
+    more = {"plain_http": plain_http, "ca": _text(ca_file), "image": image}
+    try:
+        wanted = msgspec.convert({**said, **more}, NewRegistry)
+    except msgspec.ValidationError as error:
+        what = str(error).rpartition("$.")[2].strip("`")
+        raise fail(f"the {what or 'request'} is not one", "see --help", USAGE) from None
+    added = ask(url, lambda client: client.add_registry(wanted))
+    if as_json:
+        give_json(added)
+        return
+    for line in _seen(added):
+        give(line)
+
+
+@app.command("ls")
+def list_registries(as_json: AsJson = False, url: Url = None) -> None:
+    """List the registries that were added; never the tokens."""
+    page = ask(url, lambda client: client.registries())
+    if as_json:
+        give_json(page)
+        return
+    rows = [("HOST", "AS", "FOR", "BY", "TRIED")]
+    for one in page.registries:
+        by = "plain HTTP" if one.plain_http else "own authority" if one.own_ca else "TLS"
+        rows.append(
+            (one.host, one.username or "-", one.project or "all", by, one.added_at[:16] + "Z")
+        )
+    for line in columns(rows):
+        give(line)
+
+
+@app.command("rm")
+def remove(host: Host, project: Project = None, as_json: AsJson = False, url: Url = None) -> None:
+    """Forget a login; what builds had by it is not given out any more."""
+    gone = ask(url, lambda client: client.remove_registry(host, project))
+    if as_json:
+        give_json(gone)
+        return
+    tell(f"builds{f' of {gone.project}' if gone.project else ''} do not use {gone.host} any more")
+
+
+def _seen(added: RegistryAdded) -> list[str]:
+    """Return what was seen, and nothing that was not."""
+    view = added.registry
+    width = max(len(view.host), len("used by")) + 2
+    builds = f"builds of {view.project}" if view.project else "every build"
+    how = _HOW[added.login] if view.username else "allowed, without a login"
+    kept = ", never sent to a runner" if view.username else ""
+    tried = f"can: pull {added.pulled}" if added.pulled else "what it may pull was not tried"
+    return [
+        f"{view.host:{width}}{how}   {tried}",
+        f"{'used by':{width}}base images of {builds}{kept}",
+        *([f"{'note':{width}}plain HTTP: it travels in the clear"] if view.plain_http else []),
+    ]
+
+
+def _secret(host: str, username: str, file: Path | None, *, from_input: bool) -> str:
+    """Return the token, from where it was said to be, or from whoever types it."""
+    if file is not None:
+        found = _text(file) or ""
+    elif from_input or not sys.stdin.isatty():
+        found = sys.stdin.read(SECRET_BYTES_MAX + 1)
+    else:
+        found = getpass.getpass(f"Token of {username} for {host} (not shown): ")
+    secret = found.strip("\r\n")
+    if not secret:
+        raise fail("no token was given", "add --token-file FILE, or --token-stdin", USAGE)
+    return secret
+
+
+def _text(file: Path | None) -> str | None:
+    try:
+        return file.read_text() if file is not None else None
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise fail(f"{file} cannot be read: {reason}", code=USAGE) from error
