@@ -25,39 +25,6 @@ Names are only ever added, and the status and title of a name never change.
 The client raises one class of `pierhead.protocol.errors` for each.
 """
 
-WHAT_TO_DO: Final = {
-    "invalid-document": "The detail names the field that is wrong. Send it differently.",
-    "version-unsupported": "Upgrade whichever side is older.",
-    "unauthenticated": "Send a token that this control plane gave out.",
-    "token-expired": "Ask for a new token.",
-    "token-spent": "Stop: the build is over, and its token with it.",
-    "not-allowed": "Use a token with more rights; the detail says which right is missing.",
-    "not-found": "Check the name. What a token may not see is not found either.",
-    "method-not-allowed": "Look up which methods the path takes.",
-    "lease-lost": "Stop working on the build: it was given to another attempt.",
-    "build-finished": "Stop working on the build; `state` says how it ended.",
-    "key-reused": "Choose a new key: this one stands for another request.",
-    "offset-mismatch": "Go on at `next_offset`.",
-    "in-use": "Wait for the builds, or cancel them, then ask again.",
-    "limit-reached": "Remove what nobody needs any more, then ask again.",
-    "runner-name-taken": "Choose another name for the runner.",
-    "session-superseded": "Stop: another process of the same runner works now.",
-    "join-code-used": "Ask the owner for a new code: `pierhead add NAME --builds`.",
-    "too-large": "Send less; `GET /api/capabilities` has the limits.",
-    "context-too-large": "Leave out what the build does not need, in `.dockerignore`.",
-    "digest-mismatch": "The content was damaged on its way. Send it again from the start.",
-    "result-mismatch": "The runner returned something else than was asked for; the build fails.",
-    "plan-unsupported": "The detail says what cannot be done, and the hint what to use.",
-    "secret-argument": "Give it with `--secret`. If it is none: `--allow-secret-args`.",
-    "upstream-refused": "The detail says which registry, and as whom it was asked.",
-    "no-eligible-runner": "`pierhead builds why` names each runner and why it does not take it.",
-    "rate-limited": "Wait `retry_after_ms`, then ask again.",
-    "internal-error": "It is a mistake in pierhead. `instance` finds it in the server's log.",
-    "draining": "The server is stopping. Ask again: the next process answers.",
-    "dependency-unavailable": "Ask again later; the detail names what does not answer.",
-    "storage-full": "Free space on the disk of the control plane.",
-}
-
 
 def section(kind: ProblemType) -> str:
     """Return the part of the page for one type."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pierhead.protocol import ids, plan, platform, project
+from pierhead.protocol import ids, plan, platform, project, registry
 from pierhead.protocol.cli.commands import installed
 from pierhead.protocol.cli.main import run
 from pierhead.protocol.cli.speak import USAGE
@@ -27,6 +27,7 @@ WRONG = {
     "--after": "",
     "--behind-proxy": "traefik",
     "--build-arg": "=secret",
+    "--ca-file": "/nowhere/ca.pem",
     "--cpus": "all",
     "--disk": "much",
     "--domain": "1.2.3.4",
@@ -36,6 +37,7 @@ WRONG = {
     "--file": "no.Dockerfile",
     "--host": "host name",
     "--if-nobody": "foo",
+    "--image": "UPPER",
     "--iidfile": "/nowhere/iid",
     "--keep-builds": "0",
     "--keep-logs": "-1",
@@ -65,8 +67,10 @@ WRONG = {
     "--token-file": "/nowhere/token",
     "--ulimit": "files=1",
     "--url": "build.example.com",
+    "--username": "a:b",
     "BUILD_ID": "b 1",
     "CODE": "ph2_x",
+    "HOST": "https://ghcr.io",
     "NAME": "",
     "PATH": "https://github.com/acme/web.git",
     "PROJECT": "My App",
@@ -79,6 +83,7 @@ NEVER_WRONG = {"serve --data"}
 RIGHT = {
     "BUILD_ID": "@",
     "CODE": "ph1_127.0.0.1:1_-_abcdefghijklmnop",
+    "HOST": "ghcr.io",
     "NAME": "desktop",
     "PROJECT": "web",
     "SHELL": "bash",
@@ -166,7 +171,7 @@ def test_every_example_that_is_shown_is_one() -> None:
     """A hint that would be refused itself helps nobody."""
     kinds = [
         getattr(module, name)
-        for module in (ids, plan, platform, project)
+        for module in (ids, plan, platform, project, registry)
         for name in dir(module)
         if hasattr(getattr(module, name), "__metadata__")
     ]

@@ -108,6 +108,7 @@ REMEDIES: Final = {
     "result-mismatch": "look at the machine that sent it: that is not what was asked for",
     "plan-unsupported": "ask for it differently, or leave it out",
     "secret-argument": "give it with --secret; if it is none: --allow-secret-args",
+    "upstream-refused": "check the name of the registry, and the login: pierhead registries ls",
     "no-eligible-runner": "pierhead builds why names each runner and why it does not take it",
     "rate-limited": "wait a little, then ask again",
     "internal-error": "it is a mistake in pierhead; the server's log says more",

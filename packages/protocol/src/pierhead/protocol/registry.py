@@ -12,9 +12,35 @@ HOST_PATTERN: Final = (
 )
 CERTIFICATE_BYTES_MAX: Final = 64 * 1024
 SECRET_BYTES_MAX: Final = 16 * 1024  # of registries that give out tokens for a password
-RegistryHost: TypeAlias = Annotated[str, Meta(max_length=261, pattern=HOST_PATTERN)]
-Username: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[ -9;-~]+\Z")]
-ImageText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=512)]
+RegistryHost: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=261,
+        pattern=HOST_PATTERN,
+        description="the host of a registry, with its port if it has one",
+        examples=["ghcr.io"],
+    ),
+]
+Username: TypeAlias = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=256,
+        pattern=r"^[ -9;-~]+\Z",
+        description="letters, digits and signs, but no colon",
+        examples=["me"],
+    ),
+]
+ImageText: TypeAlias = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=512,
+        pattern=r"^[a-z0-9][A-Za-z0-9._:@/-]*\Z",
+        description="the name of an image there",
+        examples=["me/app:1.2"],
+    ),
+]
 # How a registry lets somebody in: `open` asked nobody who they are.
 LoginKind: TypeAlias = Literal["open", "basic", "token"]
 

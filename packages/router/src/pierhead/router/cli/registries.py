@@ -5,17 +5,33 @@ import sys
 from pathlib import Path
 from typing import Annotated, Final
 
-import msgspec
 import typer
 
+from pierhead.protocol.cli.given import AsJson, Url, formed, readable
 from pierhead.protocol.cli.speak import USAGE, columns, fail, give, give_json, tell
-from pierhead.protocol.registry import SECRET_BYTES_MAX, LoginKind, NewRegistry, RegistryAdded
+from pierhead.protocol.ids import ProjectName
+from pierhead.protocol.registry import (
+    SECRET_BYTES_MAX,
+    ImageText,
+    LoginKind,
+    NewRegistry,
+    RegistryAdded,
+    RegistryHost,
+    Username,
+)
 from pierhead.router.cli.dockerlogin import docker_login
-from pierhead.router.cli.tokens import AsJson, Url, ask
+from pierhead.router.cli.tokens import ask
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
-Host = Annotated[str, typer.Argument(help="Host of the registry: ghcr.io, docker.io, HOST:PORT")]
-Project = Annotated[str | None, typer.Option(help="Only for builds of this project")]
+Host = Annotated[
+    str,
+    typer.Argument(help="Host of the registry: ghcr.io, HOST:PORT", callback=formed(RegistryHost)),
+]
+Project = Annotated[
+    str | None,
+    typer.Option(help="Only for builds of this project", callback=formed(ProjectName)),
+]
+a_file = readable(lambda name: Path(name).read_text(), "a text file", "FILE", OSError, UnicodeError)
 _HOW: Final[dict[LoginKind, str]] = {
     "open": "it asks nobody for a login",
     "basic": "login works",
@@ -26,8 +42,12 @@ _HOW: Final[dict[LoginKind, str]] = {
 @app.command()
 def add(
     host: Host,
-    username: Annotated[str | None, typer.Option("--username", "-u", help="As whom")] = None,
-    token_file: Annotated[Path | None, typer.Option(help="File with the token")] = None,
+    username: Annotated[
+        str | None, typer.Option("-u", "--username", help="As whom", callback=formed(Username))
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the token", callback=a_file)
+    ] = None,
     token_stdin: Annotated[
         bool, typer.Option("--token-stdin", help="Read the token from the input")
     ] = False,
@@ -36,13 +56,15 @@ def add(
     ] = False,
     project: Project = None,
     image: Annotated[
-        str | None, typer.Option(help="See whether this image may be pulled: NAME:TAG")
+        str | None,
+        typer.Option(help="See whether this image may be pulled", callback=formed(ImageText)),
     ] = None,
     plain_http: Annotated[
         bool, typer.Option("--plain-http", help="Without TLS: the token goes in the clear")
     ] = False,
     ca_file: Annotated[
-        Path | None, typer.Option(help="The registry's own certificate authority, as PEM")
+        Path | None,
+        typer.Option(help="The registry's own certificate authority, as PEM", callback=a_file),
     ] = None,
     as_json: AsJson = False,
     url: Url = None,
@@ -51,23 +73,26 @@ def add(
 
     Without --username the registry is only allowed, as one in a private network has to be.
     """
-    named = host.strip().removeprefix("https://").rstrip("/").lower()
     if sum((token_file is not None, token_stdin, from_docker)) > 1:
-        raise fail("the token can come from one place only", "leave out the others", USAGE)
+        text = "--token-file, --token-stdin and --from-docker exclude each other"
+        raise fail(text, "leave out the others", USAGE)
     secret = None
     if from_docker:
-        username, secret = docker_login(named)
+        username, secret = docker_login(host)
     elif username is not None:
-        secret = _secret(named, username, token_file, from_input=token_stdin)
+        secret = _secret(host, username, token_file, from_input=token_stdin)
     elif token_file is not None or token_stdin:
-        raise fail("a token needs a name", f"pierhead registries add {named} -u NAME", USAGE)
-    said = {"host": named, "username": username, "secret": secret, "project": project}
-    more = {"plain_http": plain_http, "ca": _text(ca_file), "image": image}
-    try:
-        wanted = msgspec.convert({**said, **more}, NewRegistry)
-    except msgspec.ValidationError as error:
-        what = str(error).rpartition("$.")[2].strip("`")
-        raise fail(f"the {what or 'request'} is not one", "see --help", USAGE) from None
+        hint = f"pierhead registries add {host} --username NAME"
+        raise fail("a token is of no use without --username", hint, USAGE)
+    wanted = NewRegistry(
+        host=host,
+        username=username,
+        secret=secret,
+        project=project,
+        plain_http=plain_http,
+        ca=ca_file.read_text() if ca_file else None,
+        image=image,
+    )
     added = ask(url, lambda client: client.add_registry(wanted))
     if as_json:
         give_json(added)
@@ -121,20 +146,13 @@ def _seen(added: RegistryAdded) -> list[str]:
 def _secret(host: str, username: str, file: Path | None, *, from_input: bool) -> str:
     """Return the token, from where it was said to be, or from whoever types it."""
     if file is not None:
-        found = _text(file) or ""
+        found = file.read_text()
     elif from_input or not sys.stdin.isatty():
         found = sys.stdin.read(SECRET_BYTES_MAX + 1)
     else:
         found = getpass.getpass(f"Token of {username} for {host} (not shown): ")
     secret = found.strip("\r\n")
-    if not secret:
-        raise fail("no token was given", "add --token-file FILE, or --token-stdin", USAGE)
+    if not 0 < len(secret) <= SECRET_BYTES_MAX:
+        text = "there is no token in it" if not secret else "that is too long for a token"
+        raise fail(text, "add --token-file FILE, or --token-stdin", USAGE)
     return secret
-
-
-def _text(file: Path | None) -> str | None:
-    try:
-        return file.read_text() if file is not None else None
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise fail(f"{file} cannot be read: {reason}", code=USAGE) from error
