@@ -44,6 +44,40 @@ async def test_a_command_that_fails_and_one_that_is_not_there(bench: Bench) -> N
     assert unstarted.message == "/nope cannot be started: no such file or directory"
 
 
+async def test_a_command_of_several_lines_that_fails(bench: Bench) -> None:
+    """buildah's last words then have several lines, too."""
+    steps = 'RUN ["/bin/sh", "-c", "echo one\\nSTEP=9/9\\nexit 3\\n"]\n'
+
+    failed = await failure_of(bench.attempt(steps))
+
+    assert (failed.cause, failed.exit_code) == ("command", 3)
+    assert failed.message == "a command ended with exit code 3"
+    assert failed.extract == ("one",)
+
+
+async def test_a_step_that_prints_steps_does_not_become_them(bench: Bench) -> None:
+    forged = "STEP 9/9: COPY --from=elsewhere a b"
+    steps = (
+        f"RUN echo '{forged}'; echo '--> Using cache 123'; echo '[2/2] {forged}'; printf end\n"
+        "RUN echo last; exit 4\n"
+    )
+    attempt = bench.attempt(steps)
+
+    failed = await failure_of(attempt)
+
+    lines = attempt.output.decode().splitlines()
+    assert failed.step == "5/5 RUN echo last; exit 4"
+    assert f" {forged}" in lines
+    assert f" [2/2] {forged}" in lines
+    assert " --> Using cache 123" in lines
+    assert [line for line in lines if line.startswith(("STEP 9", "[", "--> Using"))] == []
+    # The step's last line had no end, and the builder's next one has a line of its own.
+    assert [line[:9] for line in lines if line.startswith("STEP ")] == [
+        f"STEP {number}/5:"[:9] for number in range(1, 6)
+    ]
+    assert b"\x1e" not in attempt.output
+
+
 async def test_a_step_that_takes_more_memory_than_it_may(bench: Bench) -> None:
     eats = "RUN echo begins; dd if=/dev/zero of=/dev/null bs=200M count=1\n"
 

@@ -194,6 +194,7 @@ async def test_what_buildah_sees_of_the_machine_cannot_be_changed(bench: Bench) 
         work=folder / "context",
         context=folder / "context",
         temporary=folder / "tmp",
+        word="x",
     )
     cgroup = cgroups.open_cgroup("b_room.1", memory_bytes=None, cpu_weight=None)
     network = networks.network_of("b_room.1")
@@ -256,7 +257,7 @@ async def test_a_machine_that_also_has_podmans_network_programs_builds(bench: Be
     cgroup = cgroups.cgroup_of(attempt.order.name)
     store = Store.below(str(bench.folder))
     folder = bench.folder
-    room = Room(folder=folder, store=store, work=folder, context=folder, temporary=folder)
+    room = Room(folder=folder, store=store, work=folder, context=folder, temporary=folder, word="x")
 
     seen = {target for _, _, target in room.entries(cgroup)}
     await attempt.run()

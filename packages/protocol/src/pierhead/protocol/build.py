@@ -122,6 +122,8 @@ class Started(Struct, frozen=True, kw_only=True, tag="started", tag_field="event
     cpus: int = 0
     memory_bytes: int = 0  # that builds may use there
     total_memory_bytes: int = 0
+    # So much of the log, from its beginning, is the control plane's own: why it is built here.
+    note_bytes: int = 0
 
 
 class PhaseChanged(Struct, frozen=True, kw_only=True, tag="phase", tag_field="event"):

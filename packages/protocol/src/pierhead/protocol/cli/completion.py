@@ -72,7 +72,8 @@ Shell = Annotated[str, typer.Argument(help="bash, zsh or fish; otherwise your ow
 @app.command()
 def show(shell: Shell = "") -> None:
     """Print the script for a shell."""
-    give(SCRIPTS[_shell(shell)].rstrip())
+    for line in SCRIPTS[_shell(shell)].rstrip().split("\n"):
+        give(line)
 
 
 @app.command()

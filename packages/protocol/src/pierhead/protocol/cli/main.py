@@ -44,7 +44,8 @@ def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     name = arguments[0] if arguments else "--help"
     if name in {"--help", "-h", "help"}:
-        give(page(installed()))
+        for line in page(installed()).split("\n"):
+            give(line)
         return OK
     if name in {"--version", "-V"}:
         give(f"pierhead {RELEASE}")

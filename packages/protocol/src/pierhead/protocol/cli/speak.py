@@ -1,9 +1,15 @@
-"""How the command speaks: results on stdout, the story on stderr, errors with the next step."""
+"""How the command speaks: results on stdout, the story on stderr, errors with the next step.
 
+Whatever is said may hold words of others: of steps, runners, control planes. So no control
+character reaches a terminal from here, but for the colours of a log.
+"""
+
+import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, TextIO
 
 import msgspec
 
@@ -20,6 +26,13 @@ INTERRUPTED: Final = 130
 _TITLES: Final = {REFUSED: "Refused", USAGE: "Wrong usage", UNAVAILABLE: "Not available"}
 _STATUS: Final = {REFUSED: 422, USAGE: 400, UNAVAILABLE: 503}
 _PROGRESS_SECONDS: Final = 1.0
+# C0 and C1 without tab and line feed, and what reorders the text around it (UAX #9).
+_CONTROL: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
+# Select Graphic Rendition (ECMA-48, 8.3.117): colours, bold and the like.
+_COLOUR: Final = re.compile("\x1b\\[[0-9;:]*m")
+_PLAIN: Final = "\x1b[0m"
 
 
 _as_json = False
@@ -41,17 +54,62 @@ class CommandFailed(Exception):
 
 def tell(line: str = "", *, end: str = "\n") -> None:
     """Write a line of the story, or the beginning of one."""
-    print(line, end=end, file=sys.stderr, flush=True)
+    print(one_line(line), end=end, file=sys.stderr, flush=True)
+
+
+def tell_text(text: str) -> None:
+    """Write several lines of the story; whoever made them looked at the words of others."""
+    for line in text.split("\n"):
+        tell(line)
 
 
 def give(line: str) -> None:
     """Write a line of the result."""
-    print(line, flush=True)
+    print(one_line(line), flush=True)
 
 
 def give_json(document: object) -> None:
     """Write a document of the result, as one line."""
-    give(msgspec.json.encode(document).decode())
+    text = msgspec.json.encode(document).decode()
+    print(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
+
+
+def tell_log(line: str) -> None:
+    """Write a line of a log to the story: with its colours, if a terminal shows them."""
+    print(shown_line(line, colours=has_colours(sys.stderr)), file=sys.stderr, flush=True)
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Say whether what is written there is looked at in colours."""
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
+def harmless(text: str) -> str:
+    """Return a text with its control characters written out: `\\x1b`."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def one_line(text: str) -> str:
+    """Return words of others as a part of a line: without a control character, and without an end.
+
+    So nothing that a build or a runner says can look like a line of ours.
+    """
+    return harmless(text).replace("\n", "\\n")
+
+
+def shown_line(line: str, *, colours: bool) -> str:
+    """Return what a terminal may show of a line of a log: colours, and nothing else that acts.
+
+    Of a line that was written over again and again, as progress bars do, the last one counts.
+    """
+    last = next(filter(None, reversed(line.split("\r"))), "")
+    if not colours:
+        return harmless(_COLOUR.sub("", last))
+    parts = [harmless(part) for part in _COLOUR.split(last)]
+    if len(parts) == 1:
+        return parts[0]
+    between = [*_COLOUR.findall(last), _PLAIN]
+    return "".join(map("".join, zip(parts, between, strict=True)))
 
 
 def fail(text: str, hint: str, code: int = REFUSED) -> CommandFailed:
@@ -67,9 +125,7 @@ def fail(text: str, hint: str, code: int = REFUSED) -> CommandFailed:
             )
         )
         return CommandFailed(code)
-    tell(f"error: {text.strip()}")
-    tell()
-    tell(f"hint: {hint}")
+    tell_text(f"error: {text.strip()}\n\nhint: {hint}")
     return CommandFailed(code)
 
 
@@ -81,7 +137,7 @@ def fail_with(error: PierheadError) -> CommandFailed:
         return CommandFailed(_code(error))
     # An older control plane may have none.
     hint = problem.hint or REMEDIES.get(problem.slug) or "look into the control plane's log"
-    return fail(problem.detail or problem.title, hint, _code(error))
+    return fail(one_line(problem.detail or problem.title), hint, _code(error))
 
 
 def _code(error: PierheadError) -> int:
@@ -105,6 +161,32 @@ def agreed(question: str, *, otherwise: str) -> bool:
     with terminal:
         terminal.write(f"{question}  [Y/n] ".encode())
         return terminal.readline(100).strip().lower() in {b"", b"y", b"yes"}
+
+
+class LogLines:
+    """Writes a log to a terminal, however it is cut into pieces."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._colours = has_colours(stream)
+        self._line = b""
+
+    def write(self, data: bytes) -> None:
+        """Write the lines that are whole by now."""
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            self._say(line)
+
+    def flush(self) -> None:
+        """Write what is left as a line."""
+        if self._line:
+            self._say(self._line)
+            self._line = b""
+        self._stream.flush()
+
+    def _say(self, line: bytes) -> None:
+        text = line.decode("utf-8", "replace")
+        self._stream.write(shown_line(text, colours=self._colours) + "\n")
 
 
 class Progress:
@@ -141,7 +223,8 @@ def duration(seconds: float, *, whole: bool = False) -> str:
 
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield rows as lines of a table, as wide as what is in them."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
+    shown = [tuple(map(one_line, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for row in shown:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield "  ".join(cells).rstrip()

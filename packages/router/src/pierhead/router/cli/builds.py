@@ -15,6 +15,7 @@ from pierhead.protocol.cli.given import PROGRESS, AsJson, Limit, Url, formed, on
 from pierhead.protocol.cli.place import find_place
 from pierhead.protocol.cli.speak import (
     OK,
+    LogLines,
     columns,
     duration,
     fail,
@@ -105,14 +106,18 @@ def show(build_id: Id, as_json: AsJson = False, url: Url = None) -> None:
 
 @app.command()
 def log(build_id: Id, url: Url = None) -> None:
-    """Print the log as it is stored."""
+    """Print the log: into a file or a pipe as it is stored, on a terminal what cannot harm it.
+
+    On a terminal colours are shown, and every other control character is written out.
+    """
+    write = LogLines(sys.stdout) if sys.stdout.isatty() else sys.stdout.buffer
 
     async def read(client: RouterClient) -> None:
         offset = 0
         while data := await client.log(build_id, offset=offset):
-            sys.stdout.buffer.write(data)
+            write.write(data)
             offset += len(data)
-        sys.stdout.buffer.flush()
+        write.flush()
 
     _ask(url, read)
 

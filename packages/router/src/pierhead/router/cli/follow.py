@@ -18,8 +18,11 @@ from pierhead.protocol.cli.speak import (
     fail,
     give,
     give_json,
+    one_line,
+    shown_line,
     size,
     tell,
+    tell_log,
 )
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.errors import PierheadError, Unavailable
@@ -49,6 +52,7 @@ class Story:
         self._began = time.monotonic()  # noqa: TID251 - what people see is real time
         self._runner = ""
         self._here = False
+        self._note_bytes = 0  # of the log: the control plane's own, and no step's
         self._waits = False
         self._waiting_for = ""
 
@@ -60,11 +64,15 @@ class Story:
                 for rejection in rejections:
                     if rejection.runner != "here":
                         self._tell(f"waiting   {rejection.runner}: {rejection.reason}")
-            case wire.Started(runner=runner, here=here):
+            case wire.Started(runner=runner, here=here, note_bytes=note_bytes):
                 self._runner, self._here, self._waits = runner, here, False
+                self._note_bytes = note_bytes
                 self._tell(f"where     {runner}   {', '.join(_place(event))}")
-            case wire.Log(data=data):
-                self._hear_log(data)
+            case wire.Log(data=data, offset=offset):
+                note = data[: max(0, self._note_bytes - offset)]
+                if note and not self._raw:
+                    self._tell(note.decode("utf-8", "replace").rstrip("\n"))
+                self._hear_log(data if self._raw else data[len(note) :])
             case wire.Step():
                 pass  # the log says so
             case wire.PhaseChanged():
@@ -74,7 +82,7 @@ class Story:
                 self._line, self._waits = b"", True  # the log begins anew
                 self._tell(f"again     moved to another runner: {reason}")
             case wire.FellBack():
-                pass  # the log's first line says it
+                pass  # the beginning of the log says it
             case wire.Notice(text=text):
                 self._tell(f"note      {text}")
             case wire.CancelRequested(by=by):
@@ -136,8 +144,9 @@ class Story:
 
     def _hear_line(self, line: str) -> None:
         found = _STEP.match(line)
-        if line.startswith("note: built here instead") or self._raw:
-            self._tell(line)
+        if self._raw:
+            if not self._quiet:
+                tell_log(line)
         elif found is not None:
             self._end_step()
             text = f" {found[1] or ''}{found[2]} {found[3]}"
@@ -236,22 +245,23 @@ def _failed(name: str, where: str | None, view: wire.BuildView, result: Envelope
     failure = result.failure or Failure(cause="runner", message="no reason was given")
     again = f"again, same context: pierhead builds rerun {view.id}"
     if where is None:
-        hint = f"{failure.hint}\n      {again}" if failure.hint else again
-        return fail(f"{name} was not built: {failure.message}", hint)
-    step = f" at {failure.step}" if failure.step else ""
+        hint = f"{one_line(failure.hint)}\n      {again}" if failure.hint else again
+        return fail(f"{name} was not built: {one_line(failure.message)}", hint)
+    step = f" at {one_line(failure.step)}" if failure.step else ""
     took = f" after {_took(view)}" if _took(view) else ""
-    said = [f"   > {line}" for line in failure.extract[-EXTRACT_LINES:]]
-    detail = [f"   {failure.detail}"] if failure.detail else []
+    lines = failure.extract[-EXTRACT_LINES:]
+    said = [f"   > {one_line(shown_line(line, colours=False))}" for line in lines]
+    detail = [f"   {one_line(failure.detail)}"] if failure.detail else []
     text = "\n".join(
         [
-            f"{name} failed{step} {where}{took}: {failure.message}",
+            f"{name} failed{step} {where}{took}: {one_line(failure.message)}",
             *([""] if said or detail else []),
             *said,
             *detail,
         ]
     )
     more = f"whole log: pierhead builds log {view.id}     {again}"
-    return fail(text, f"{failure.hint}\n      {more}" if failure.hint else more)
+    return fail(text, f"{one_line(failure.hint)}\n      {more}" if failure.hint else more)
 
 
 def _took(view: wire.BuildView) -> str:

@@ -18,7 +18,17 @@ from pierhead.protocol.cli import service
 from pierhead.protocol.cli.given import an_address, whole
 from pierhead.protocol.cli.place import Place, config_folder, note_local
 from pierhead.protocol.cli.service import Service
-from pierhead.protocol.cli.speak import OK, REFUSED, UNAVAILABLE, USAGE, fail, give, size, tell
+from pierhead.protocol.cli.speak import (
+    OK,
+    REFUSED,
+    UNAVAILABLE,
+    USAGE,
+    fail,
+    give,
+    size,
+    tell,
+    tell_text,
+)
 from pierhead.protocol.client.trust import fingerprint
 from pierhead.protocol.errors import PierheadError
 from pierhead.router.cli.reached import a_name, a_network, a_place, an_origin, can_listen_on
@@ -233,7 +243,7 @@ def _domain_port(domain: str, noted: Chosen) -> int:
     if len(taken) < 2:
         return 0 if 443 in taken else 443
     for proxy in proxies_running():
-        tell(proxy_lines(proxy, domain, noted.port))
+        tell_text(proxy_lines(proxy, domain, noted.port))
         tell()
     hint = f"pierhead up --behind-proxy 127.0.0.1 --public-url https://{domain}"
     raise fail(f"80 and 443 are used by {taken[80]} and {taken[443]}", hint, REFUSED)
@@ -256,7 +266,7 @@ def _tell_plan(machine: _Machine, *, restarts: bool) -> None:
     tell(f"service    would be {found.kind}")
     if service.has_systemd():
         tell()
-        tell(service.unit_text(found))
+        tell_text(service.unit_text(found))
 
 
 def _tell_all(machine: _Machine, how: str) -> None:
@@ -287,7 +297,7 @@ def _tell_place(machine: _Machine) -> None:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     allowed = f"{size(memory_cap())} of {size(total)} memory"
     tell(f"builder    here, at most 1 build at a time, {allowed}, lowest CPU priority")
-    tell(f"ports      {_ports(machine)}")
+    tell_text(f"ports      {_ports(machine)}")
 
 
 def _kind(machine: _Machine) -> str:

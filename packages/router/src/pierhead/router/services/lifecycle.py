@@ -93,6 +93,11 @@ class Lifecycle:
         runner = ledger.runner(lease.runner)
         able = runner.capabilities if runner else None
         here = runner is not None and runner.here
+        prefix = b""
+        if here:
+            why = f" instead of on a runner: {stored.here_reason}" if stored.here_reason else ALONE
+            allowed = size(able.memory_bytes) if able else "little"
+            prefix = NOTE.format(why, allowed).encode()
         event = wire.Started(
             cursor="",
             runner=lease.runner,
@@ -103,14 +108,11 @@ class Lifecycle:
             cpus=able.cpus if able else 0,
             memory_bytes=able.memory_bytes if able else 0,
             total_memory_bytes=able.total_memory_bytes if able else 0,
+            note_bytes=len(prefix),
         )
         self.record(ledger, stored, event)
-        prefix = b""
         if here:
             # Started has the log's size before the note, so that readers get the note as log.
-            why = f" instead of on a runner: {stored.here_reason}" if stored.here_reason else ALONE
-            allowed = size(able.memory_bytes) if able else "little"
-            prefix = NOTE.format(why, allowed).encode()
             if stored.here_reason:
                 self.record(ledger, stored, wire.FellBack(cursor="", reason=stored.here_reason))
             self.logs.begin(stored.id, lease.fence, prefix)

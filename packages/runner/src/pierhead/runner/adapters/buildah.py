@@ -36,6 +36,7 @@ from pierhead.runner.adapters import cgroup as cgroups
 from pierhead.runner.adapters import isolation
 from pierhead.runner.adapters import network as networks
 from pierhead.runner.adapters.cgroup import PIDS_MAX, Cgroup, MemoryWatch
+from pierhead.runner.adapters.entropy import new_id
 from pierhead.runner.adapters.isolation import Room
 from pierhead.runner.adapters.probe import Note, reaches_us, write_context
 from pierhead.runner.adapters.process import kill_group, run, start_in
@@ -48,6 +49,7 @@ from pierhead.runner.domain.invocation import LAST_BUILT, Store, build_command, 
 from pierhead.runner.domain.probe import Check
 from pierhead.runner.domain.progress import Progress
 from pierhead.runner.domain.secretenv import with_secret_files
+from pierhead.runner.domain.voice import Voices
 from pierhead.runner.ports import Broken, BuildOrder, Built, Group, KeepGroup, LogSink
 from pierhead.runner.removal import remove_tree
 
@@ -156,7 +158,8 @@ class BuildahBackend:
         keep: KeepGroup,
     ) -> Built | Broken:
         """Build in a cgroup and network that are there; without one, not isolated."""
-        place = self._enter(order, cgroup) if cgroup else isolation.own_processes()
+        word = new_id()
+        place = self._enter(order, cgroup, word) if cgroup else isolation.own_processes()
         store, layout = _store(self._home(order)), order.work / "layout"
         if order.secrets:
             open_shelter(store)
@@ -168,7 +171,7 @@ class BuildahBackend:
             dockerfile=translated,
         )
         with _watching(cgroup) as watch:
-            job = _Job(order, cgroup, watch, progress, log, keep)
+            job = _Job(order, cgroup, watch, progress, log, keep, Voices(word.encode()))
             ending = await job.run([*place, *command], order.secrets)
             if ending.code == 0:
                 ending = await job.run(self._export_command(order, store, layout))
@@ -338,7 +341,7 @@ class BuildahBackend:
             gateway = await networks.open_network(networks.network_of(order.name))
         return cgroup, gateway
 
-    def _enter(self, order: BuildOrder, cgroup: Cgroup) -> list[str]:
+    def _enter(self, order: BuildOrder, cgroup: Cgroup, word: str) -> list[str]:
         home = self._home(order)
         room = Room(
             folder=home / "room",
@@ -346,6 +349,7 @@ class BuildahBackend:
             store=_store(home),
             work=order.work,
             context=order.context,
+            word=word,
             secrets=bool(order.secrets),
         )
         for folder in (room.folder, room.temporary):
@@ -435,8 +439,10 @@ class _Job:
         progress: Progress,
         log: LogSink,
         keep: KeepGroup,
+        voices: Voices,
     ) -> None:
         self._order = order
+        self._voices = voices
         self._cgroup = cgroup
         self._watch = watch
         self._progress = progress
@@ -501,10 +507,11 @@ class _Job:
         assert process.stdout is not None
         redactor = Redactor(self._patterns)
         while data := await process.stdout.read(_READ_BYTES):
-            self._take(redactor.feed(data))
+            self._take(redactor.feed(self._voices.feed(data)))
             if _FULL in data and self._floor is None:
                 # Looked at now: what filled the disk is removed as soon as the step has failed.
                 self._disk = disk_of(self._order.work)
+        self._take(redactor.feed(self._voices.finish()))
         self._take(redactor.finish())
 
     def _take(self, data: bytes) -> None:

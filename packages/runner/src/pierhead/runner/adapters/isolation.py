@@ -22,13 +22,24 @@ _ROOM: Final = Path(__file__).with_name("room.py")
 _GUARD: Final = Path(__file__).with_name("guard.py")
 # In the room, the same for every build, so that the program between buildah and runc is constant.
 _OURS: Final = os.path.dirname(RUNTIME)
+# `create` prints into each of a step's two pipes before the step does, `delete` when both were read
+# to their end: by these marks domain/voice.py tells who said what. No step sees the word.
 _RUNTIME: Final = f"""\
 #!/bin/sh
+read -r voice < {_OURS}/word
 for word in "$@"; do
-  if [ "$word" = create ]; then
-    {_OURS}/python -I -S {_OURS}/guard.py {_OURS}/places.json "$@" || exit 1
-    break
-  fi
+  case "$word" in
+    create)
+      {_OURS}/python -I -S {_OURS}/guard.py {_OURS}/places.json "$@" || exit 1
+      printf '\\036%sbegin\\036' "$voice"
+      printf '\\036%sbegin\\036' "$voice" >&2
+      break ;;
+    delete)
+      printf '\\036%send\\036' "$voice" >&2
+      break ;;
+    state | start | kill)
+      break ;;
+  esac
 done
 exec /usr/sbin/runc "$@"
 """
@@ -78,6 +89,7 @@ class Room:
     work: Path  # of the attempt, with its Dockerfile as buildah gets it
     context: Path  # below it: what steps may mount
     temporary: Path  # its /var/tmp: layers on their way, and cache mounts
+    word: str  # marks where the output of a step begins and ends
     secrets: bool = False  # they come on the command's input
 
     def entries(self, cgroup: Cgroup) -> list[Entry]:
@@ -122,6 +134,7 @@ class Room:
         yield ("link", python, f"{_OURS}/python")
         yield ("ro", str(_GUARD), f"{_OURS}/guard.py")
         yield ("text", json.dumps(places), f"{_OURS}/places.json")
+        yield ("text", self.word + "\n", f"{_OURS}/word")
         yield ("program", _RUNTIME, RUNTIME)
 
 

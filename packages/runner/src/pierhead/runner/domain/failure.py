@@ -21,6 +21,7 @@ KILLED: Final = 137
 NOT_FOUND: Final = 127
 
 _OWN: Final = "Error: "
+_BUILDING: Final = "Error: building at STEP "
 # How buildah ends when the command of a step ended with a code; without isolation it says less.
 _RAN: Final = re.compile(r"building at STEP .*: (?:while running runtime: )?exit status (\d{1,3})$")
 _CANNOT_START: Final = re.compile(
@@ -112,11 +113,13 @@ class _Told:
     ending: Ending
     lines: tuple[str, ...]
     own: str = field(init=False)
+    said: tuple[str, ...] = field(init=False)  # before that: by the step, and about it
     exit_code: int | None = field(init=False)
 
     def __post_init__(self) -> None:
-        last = self.lines[-1] if self.lines else ""
-        object.__setattr__(self, "own", last if last.startswith(_OWN) else "")
+        own = _own_words(self.lines)
+        object.__setattr__(self, "own", " ".join(own))
+        object.__setattr__(self, "said", self.lines[: len(self.lines) - len(own)])
         ran = _RAN.search(self.own)
         signalled = _SIGNALLED.search("\n".join(self.lines[-4:]))
         number = _SIGNALS.get(signalled["name"]) if signalled else None
@@ -134,8 +137,7 @@ class _Told:
     ) -> Failure:
         """Return the failure, with the lines that explain it."""
         # What buildah itself said is in the message; the rest is what the step said.
-        words = self.lines[:-1] if self.own else self.lines
-        quiet = tuple(line for line in words if not _NOISE.match(line))
+        quiet = tuple(line for line in self.said if not _NOISE.match(line))
         return Failure(
             cause=cause,
             message=message[:1000],
@@ -145,6 +147,15 @@ class _Told:
             detail=detail[:1000] if detail else None,
             hint=hint,
         )
+
+
+def _own_words(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the lines of buildah's own last words: several, when the step's text has several."""
+    if lines and lines[-1].startswith(_OWN):
+        return lines[-1:]
+    found = (at for at in reversed(range(len(lines))) if lines[at].startswith(_BUILDING))
+    at = next(found, len(lines))
+    return lines[at:] if _RAN.search(" ".join(lines[at:])) else ()
 
 
 def disk_full(disk: Disk) -> Failure:
