@@ -92,7 +92,6 @@ class BuildahBackend:
         self._memory_bytes = memory_bytes
         self._cpus = cpus
         self._disk_bytes = disk_bytes
-        self._opening = asyncio.Lock()
         self._probing = asyncio.Lock()
         self._lacking: list[str] | None = None
         self._note = Note(self._state)
@@ -337,8 +336,7 @@ class BuildahBackend:
         cgroup = cgroups.open_cgroup(
             order.name, memory_bytes=memory, cpu_weight=order.cpu_weight, cpus=self._cpus
         )
-        async with self._opening:
-            gateway = await networks.open_network(networks.network_of(order.name))
+        gateway = await networks.open_network(networks.network_of(order.name))
         return cgroup, gateway
 
     def _enter(self, order: BuildOrder, cgroup: Cgroup, word: str) -> list[str]:

@@ -6,12 +6,15 @@ what comes from it, and drops whatever is addressed to the host itself, to link-
 namespace has a loopback of its own. All of it carries the namespace's name, so it can be found.
 """
 
+import asyncio
 import contextlib
+import fcntl
 import ipaddress
 import json
+import os
 import shlex
 import zlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,6 +27,9 @@ _POOLS: Final = tuple(
 )
 _LINK_LOCAL: Final = "169.254.0.0/16"
 _NAMESPACES: Final = Path("/run/netns")
+# Networks are the machine's, whichever state folder a runner has.
+_LOCK: Final = Path("/run/pierhead/subnets.lock")
+_LOCK_SECONDS: Final = 60.0
 _PREFIX: Final = "ph"
 _COMMENT: Final = "pierhead"
 _FORWARDING: Final = Path("/proc/sys/net/ipv4/ip_forward")
@@ -61,8 +67,6 @@ def network_of(attempt: str) -> Network:
 async def open_network(network: Network) -> ipaddress.IPv4Address:
     """Make the namespace; return this machine's address in it.
 
-    One at a time: two at once could see the same subnet as free.
-
     Raises:
         NetworkError: a step failed; what was made until then is removed.
     """
@@ -70,14 +74,40 @@ async def open_network(network: Network) -> ipaddress.IPv4Address:
         await _ip("netns", "add", network.name)
         await _ip("-n", network.name, "link", "set", "lo", "up")
         await _ip("link", "add", network.name, *_peer_in(network.name))
-        subnet = choose_subnet(network.name, await _routed())
-        await _connect(network, subnet)
+        async with _alone():
+            subnet = choose_subnet(network.name, await _routed())
+            await _connect(network, subnet)
         for table, chain, *rest in rules(network, subnet):
             await _checked(*_IPTABLES, table, "-I", chain, *rest)
         return next(subnet.hosts())
     except (NetworkError, OSError) as error:
         await close_network(network)
         raise NetworkError(str(error)) from error
+
+
+@contextlib.asynccontextmanager
+async def _alone() -> AsyncIterator[None]:
+    """Be the only one on this machine, of all runners, who looks for a free subnet and takes it.
+
+    The kernel lets go of the lock when its holder dies.
+    """
+    _LOCK.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        async with asyncio.timeout(_LOCK_SECONDS):
+            while not _locked(descriptor):  # noqa: ASYNC110 - another process lets go of it
+                await asyncio.sleep(0.01)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 async def close_network(network: Network) -> None:
