@@ -1,10 +1,14 @@
 """What builds may use of a machine, as its owner says it: `--cpus 8 --memory 16G --disk 60G`."""
 
+import os
 import re
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from pierhead.protocol.cli.speak import USAGE, fail, size
+from pierhead.protocol.units import kept_bytes
 
 _UNITS: Final = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 _SIZE: Final = re.compile(r"([0-9]{1,6})([KMGT])(i?B)?", re.IGNORECASE | re.ASCII)
@@ -34,27 +38,57 @@ class Ceilings:
         return ", ".join([builds, *filter(None, said)])
 
 
-def ceilings(*, cpus: int | None, memory: str | None, disk: str | None, slots: int) -> Ceilings:
-    """Return what was said, for each of `slots` builds.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What there is to be allowed."""
 
-    Raises:
-        CommandFailed: it is no size, or too little to build with.
-    """
-    return Ceilings(
-        slots=slots,
-        cpus=cpus / slots if cpus else None,
-        memory_bytes=_share("--memory", memory, slots, MEMORY_MIN),
-        disk_bytes=_share("--disk", disk, slots, DISK_MIN),
+    cpus: int
+    memory_bytes: int
+    disk_bytes: int  # that builds may use at most
+
+
+def machine_of(state: Path) -> Machine:
+    """Look at this machine; `state`: where its runner keeps everything, or will."""
+    while not state.exists():
+        state = state.parent
+    disk = shutil.disk_usage(state).total
+    return Machine(
+        cpus=os.cpu_count() or 1,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        disk_bytes=disk - kept_bytes(disk),
     )
 
 
-def _share(option: str, said: str | None, slots: int, least: int) -> int | None:
+def ceilings(
+    machine: Machine, *, cpus: int | None, memory: str | None, disk: str | None, slots: int
+) -> Ceilings:
+    """Return what was said, for each of `slots` builds.
+
+    Raises:
+        CommandFailed: it is no size, too little to build with, or more than the machine has.
+    """
+    if cpus is not None and cpus > machine.cpus:
+        has = f"{machine.cpus} core{'' if machine.cpus == 1 else 's'}"
+        raise fail(f"--cpus {cpus}: this machine has {has}", f"--cpus {machine.cpus}", USAGE)
+    return Ceilings(
+        slots=slots,
+        cpus=cpus / slots if cpus else None,
+        memory_bytes=_share("--memory", memory, slots, MEMORY_MIN, machine.memory_bytes),
+        disk_bytes=_share("--disk", disk, slots, DISK_MIN, machine.disk_bytes),
+    )
+
+
+def _share(option: str, said: str | None, slots: int, least: int, most: int) -> int | None:
     if said is None:
         return None
     found = _SIZE.fullmatch(said.strip())
     if found is None:
         raise fail(f"{option} is a size, not {said!r}", f"{option} 16G", USAGE)
-    share = int(found[1]) * _UNITS[found[2].upper()] // slots
+    wanted = int(found[1]) * _UNITS[found[2].upper()]
+    if wanted > most:
+        text = f"{option} {said} is more than builds can have on this machine: {size(most)}"
+        raise fail(text, f"{option} {max(1, most // _UNITS['M'])}M", USAGE)
+    share = wanted // slots
     if share < least:
         each = "" if slots == 1 else f" for each of {slots} builds"
         raise fail(f"{option} {said} is too little{each}", f"at least {size(least)}{each}", USAGE)

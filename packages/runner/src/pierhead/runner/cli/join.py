@@ -27,7 +27,7 @@ from pierhead.protocol.client.trust import pinned_ca, trusted_ca
 from pierhead.protocol.ids import RunnerName
 from pierhead.protocol.joincode import NO_PIN, JoinAddress, parse_join_code
 from pierhead.protocol.runner import Enroll, Enrolled
-from pierhead.runner.cli.ceilings import Ceilings, ceilings
+from pierhead.runner.cli.ceilings import Ceilings, ceilings, machine_of
 from pierhead.runner.config import (
     Joined,
     joined_before,
@@ -75,8 +75,9 @@ def command(
 ) -> int:
     """Let this machine build for a control plane."""
     address = _read_code(code)
-    allowed = ceilings(cpus=cpus, memory=memory, disk=disk, slots=slots)
     state = state_folder()
+    machine = machine_of(state)
+    allowed = ceilings(machine, cpus=cpus, memory=memory, disk=disk, slots=slots)
     runner = runner_service(state, user=user)
     way = asyncio.run(_way(address, insecure_http))
     _check_machine(state, way, user=user, service=service)
