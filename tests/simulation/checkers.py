@@ -16,6 +16,7 @@ from pierhead.protocol.result import Receipt
 from pierhead.router.ports import StoredBuild
 
 from .chance import Scheduler
+from .families import check_families
 from .store import MemoryLedger, MemoryLogs
 
 # Written down again, so that a wrong table in the code does not agree with itself.
@@ -143,17 +144,22 @@ class Truth:
                 self._held(old, after)
             self._ended(old, after, ledger)
             kept = () if after.build.state in FINAL else after.submit.plan.secrets
+            kept = () if after.submit.platforms else kept  # its children have them
             assert tuple(ledger.secrets_.get(build_id, {})) == kept, f"secrets of {build_id}"
+        check_families(ledger)
 
     def _replaces(
         self, new: StoredBuild, before: Mapping[str, StoredBuild], ledger: MemoryLedger
     ) -> None:
         """A build of a group was queued: from this very commit on, no older one is wanted."""
+        if new.parent is not None:
+            return  # its parent came with it
         group = new.submit.supersedes
         for older in before.values():
             if older.build.state in FINAL or older.build.cancel is not None:
                 continue
-            same = group is not None and older.submit.supersedes == group
+            whole = ledger.builds_[older.parent or older.id]
+            same = group is not None and whole.submit.supersedes == group
             meant = same and older.submit.project == new.submit.project
             wished = ledger.builds_[older.id].build.cancel is not None
             assert wished == meant, f"{new.id} came: {older.id} is cancelled: {wished}"
@@ -192,7 +198,15 @@ class Truth:
         published = [name for name in ledger.manifests_ if name[2] == ""]
         mine = [run for run in self.executions if run.build_id == new.id]
         seen = [run for run in mine if (new.submit.project, run.image_digest, "") in published]
-        if new.build.state == "succeeded":
+        if new.submit.platforms:
+            assert not mine, f"{new.id} is for several platforms and was built itself"
+            if new.build.state == "succeeded":
+                digest = (new.reference or "").partition("@")[2]
+                for tag in new.submit.tags:
+                    assert ledger.tags_[new.submit.project, tag] == digest
+        elif new.parent is not None and new.build.state == "succeeded":
+            self._part_ended(new, seen, mine, ledger)
+        elif new.build.state == "succeeded":
             assert len(seen) == 1, f"{new.id} succeeded with {len(seen)} images"
             last, run = self.holds[new.id][-1], seen[0]
             who = Hold(runner=run.runner, session=run.session, request_id=run.request_id)
@@ -204,16 +218,37 @@ class Truth:
         else:
             assert not seen, f"{new.id} is {new.build.state} and has an image"
         left = [name for name in ledger.manifests_ if name[2].startswith(f"{new.id}.")]
-        assert not left, f"{new.id} ended and left {left} pending"
+        waits = new.parent is not None and ledger.builds_[new.parent].build.state not in FINAL
+        waits = waits and new.build.state == "succeeded"
+        assert bool(left) == waits, f"{new.id} ended and left {left} pending"
         assert new.id not in self.cancelled or new.build.state == "cancelled", (
             f"{new.id} was cancelled and {new.build.state}"
         )
         if new.build.state == "failed":
             self._may_fail(new)
 
+    def _part_ended(
+        self,
+        new: StoredBuild,
+        seen: list[Execution],
+        mine: list[Execution],
+        ledger: MemoryLedger,
+    ) -> None:
+        """One of several platforms was built: nobody sees its image before all of them are."""
+        assert new.parent is not None
+        whole = ledger.builds_[new.parent].build.state == "succeeded"
+        assert bool(seen) == whole, f"{new.id} is seen: {bool(seen)}, all are there: {whole}"
+        digest = new.envelope.manifest_digest if new.envelope else None
+        run = next(run for run in mine if run.image_digest == digest)
+        who = Hold(runner=run.runner, session=run.session, request_id=run.request_id)
+        last = self.holds[new.id][-1]
+        assert who == last, f"{new.id}: the result is from {who}, the last grant was {last}"
+
     def _may_fail(self, new: StoredBuild) -> None:
         failure = new.envelope.failure if new.envelope else None
         assert failure is not None, f"{new.id} failed and nobody says why"
+        if new.submit.platforms:
+            return  # as one of its children did, who is judged by itself
         grants, released = len(self.holds[new.id]), self.released[new.id]
         match failure.cause:
             case "runners-lost":
@@ -261,14 +296,13 @@ class Truth:
         left = sorted(run.build_id for run in self.executions if run.running)
         assert not left, f"still running: {left}"
         for stored in ledger.builds_.values():
-            if stored.build.state == "succeeded":
+            if stored.build.state == "succeeded" and not stored.submit.platforms:
                 self._log_is_what_was_written(stored, logs)
 
     def _log_is_what_was_written(self, stored: StoredBuild, logs: MemoryLogs) -> None:
         kept = logs.kept.get((stored.id, stored.build.fence), b"")[stored.log_prefix :]
-        assert stored.reference is not None
-        written = next(
-            run.log for run in self.executions if stored.reference.endswith(run.image_digest)
-        )
+        assert stored.envelope is not None
+        digest = stored.envelope.manifest_digest
+        written = next(run.log for run in self.executions if run.image_digest == digest)
         assert written.startswith(kept), f"{stored.id}: the log is not what was written"
         assert not stored.log_complete or kept == written, f"{stored.id}: the log is not whole"

@@ -26,6 +26,7 @@ from pierhead.protocol.sealing import SessionKey
 from pierhead.router.adapters.vault import KeyVault
 from pierhead.router.domain.build import LeasePolicy
 from pierhead.router.domain.errors import NotAllowed
+from pierhead.router.domain.naming import attempt_name
 from pierhead.router.domain.rights import may_push_content
 from pierhead.router.domain.token import Attempt, Owner, Runner, require_attempt
 from pierhead.router.domain.waiting import WaitingPolicy
@@ -34,7 +35,7 @@ from pierhead.router.services.attempts import Attempts
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.identity import Identity
 from pierhead.router.services.intake import Intakes
-from pierhead.router.services.lifecycle import Lifecycle, attempt_name
+from pierhead.router.services.lifecycle import Lifecycle
 from pierhead.router.services.runners import Runners, WayIn
 from pierhead.router.services.steps import Steps
 from pierhead.router.services.submit import Submissions
@@ -86,7 +87,7 @@ class Router:
     ) -> None:
         self.store, self.configs = store, store.configs
         bells, vault = Bells(), KeyVault(KEY)
-        lifecycle = Lifecycle(policy=LeasePolicy(), logs=logs)
+        lifecycle = Lifecycle(policy=LeasePolicy(), logs=logs, host=HOST)
         self.identity = Identity(store=store, key=KEY, clock=clock)
         self.runners = Runners(
             store=store,
@@ -107,7 +108,6 @@ class Router:
             bells=bells,
             logs=logs,
             clock=clock,
-            host=HOST,
             read_blob=lambda digest: self.configs[digest],
         )
         self.submissions = Submissions(
@@ -136,7 +136,9 @@ class Router:
         if stored.submit.plan.secrets:
             sealed = finish(self.attempts.secrets(attempt))
             values = SESSION_KEY.open(sealed, build_id=build_id, fence=fence)
-            assert values == secrets_of(stored.submit.key), f"{build_id} has other secrets"
+            whole = finish(self.store.read(lambda ledger: ledger.build(stored.parent or build_id)))
+            assert whole is not None
+            assert values == secrets_of(whole.submit.key), f"{build_id} has other secrets"
 
     def renew(self, build_id: str, fence: int, token: str) -> Renewed:
         attempt = self._attempt(build_id, fence, token)

@@ -14,6 +14,8 @@ from pierhead.router.domain.build import State
 from pierhead.router.domain.credential import Credential
 from pierhead.router.domain.enrollment import Code
 from pierhead.router.domain.upstream import Image, Login
+from pierhead.router.domain.naming import family_of
+from pierhead.router.domain.parent import Parent
 from pierhead.router.ports import (
     Contents,
     Ledger,
@@ -73,7 +75,10 @@ class MemoryLedger:
     def builds_with_prefix(
         self, prefix: str, project: str | None, environment: str | None = None
     ) -> Sequence[StoredBuild]:
-        page = self.builds_page(project, len(self.builds_), None, environment=environment)
+        children = prefix != family_of(prefix)
+        page = self.builds_page(
+            project, len(self.builds_), None, environment=environment, children=children
+        )
         return page[:1] if prefix == "@" else [b for b in page if b.id.startswith(prefix)][:2]
 
     def builds_page(
@@ -84,11 +89,13 @@ class MemoryLedger:
         *,
         by: str | None = None,
         environment: str | None = None,
+        children: bool = False,
     ) -> Sequence[StoredBuild]:
         newest = sorted(self.builds_.values(), key=lambda stored: -stored.sequence)
         mine = [b for b in newest if project in {None, b.submit.project}]
         mine = [b for b in mine if environment in {None, b.submit.environment}]
         mine = [b for b in mine if by in {None, b.submitted_by}]
+        mine = [b for b in mine if children or b.parent is None]
         return [b for b in mine if before is None or b.sequence < before][:limit]
 
     def last_peak(self, project: str) -> int | None:
@@ -119,7 +126,9 @@ class MemoryLedger:
         ended = [
             (one.build.finished_at, one)
             for one in self.builds_.values()
-            if one.build.finished_at is not None and one.build.finished_at < before
+            if one.build.finished_at is not None
+            and one.build.finished_at < before
+            and one.parent is None
         ]
         return [one for _, one in sorted(ended, key=lambda pair: pair[0])][:limit]
 
@@ -137,13 +146,17 @@ class MemoryLedger:
         return tagged or built or self.manifest_of(project, digest) is not None
 
     def queued(self) -> Sequence[StoredBuild]:
-        return [b for b in self.builds_.values() if b.build.state is State.QUEUED]
+        return self._for_runners(State.QUEUED)
 
     def queue_length(self) -> int:
         return len(self.queued())
 
     def leased(self) -> Sequence[StoredBuild]:
-        return [b for b in self.builds_.values() if b.build.state is State.LEASED]
+        return self._for_runners(State.LEASED)
+
+    def _for_runners(self, state: State) -> Sequence[StoredBuild]:
+        all_ = (b for b in self.builds_.values() if not isinstance(b.build, Parent))
+        return [b for b in all_ if b.build.state is state]
 
     def add_event(
         self, build_id: str, *, fence: int, log_size: int, kind: str, payload: bytes
@@ -197,7 +210,7 @@ class MemoryLedger:
         self.projects_[project.name] = replace(project, builds=0)
 
     def contents(self, project: str) -> Contents:
-        mine = [b for b in self.builds_.values() if b.submit.project == project]
+        mine = [b for b in self._whole() if b.submit.project == project]
         lives = [c for c in self._of(project).values() if c.revoked_at is None]
         return Contents(
             builds=len(mine),
@@ -242,7 +255,7 @@ class MemoryLedger:
         self.environments_.pop((project, name), None)
 
     def open_builds(self, project: str, environment: str) -> int:
-        mine = (b for b in self.builds_.values() if b.submit.environment == environment)
+        mine = (b for b in self._whole() if b.submit.environment == environment)
         return sum(b.submit.project == project and b.build.finished_at is None for b in mine)
 
     def credential(self, token_id: str) -> Credential | None:
@@ -289,8 +302,11 @@ class MemoryLedger:
         return {c.id: c for c in self.credentials_.values() if c.terms.project == project}
 
     def _builds_of(self, project: str, environment: str | None = None) -> int:
-        mine = [b.submit for b in self.builds_.values() if b.submit.project == project]
+        mine = [b.submit for b in self._whole() if b.submit.project == project]
         return sum(environment in {None, submit.environment} for submit in mine)
+
+    def _whole(self) -> Sequence[StoredBuild]:
+        return [b for b in self.builds_.values() if b.parent is None]
 
     def context(self, project: str, digest: str) -> ContextRef | None:
         found = self.contexts_.get((project, digest))

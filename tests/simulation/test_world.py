@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from .families import families
 from .world import World, first_failure
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +50,13 @@ def test_the_faults_are_hard_enough_to_see_every_way_in_which_a_build_ends() -> 
     for seed in range(60):
         world = World(seed)
         world.run()
+        for whole, parts in families(world.store.ledger):
+            built = [part.build.state.value == "succeeded" for part in parts]
+            ends[f"all platforms {whole.build.state}"] += 1
+            ends["one platform built, none shown"] += any(built) and not all(built)
+            ends["a sibling was stopped"] += any(
+                part.build.state.value == "cancelled" and part.build.fence > 0 for part in parts
+            )
         for stored in world.store.ledger.builds_.values():
             failure = stored.envelope.failure if stored.envelope else None
             ends[failure.cause if failure else stored.build.state.value] += 1
@@ -57,6 +65,8 @@ def test_the_faults_are_hard_enough_to_see_every_way_in_which_a_build_ends() -> 
             ends["here with a reason"] += bool(stored.here_reason)
 
     expected = {"succeeded", "cancelled", "command", "no-runner", "waited-too-long"}
+    expected |= {f"all platforms {state}" for state in ("succeeded", "failed", "cancelled")}
+    expected |= {"one platform built, none shown", "a sibling was stopped"}
     assert expected | {"runners-lost", "runner", "again", "released", "here with a reason"} <= set(
         +ends
     )

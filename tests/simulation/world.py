@@ -26,6 +26,7 @@ T = TypeVar("T")
 CHAOS_SECONDS: Final = 180.0
 CALM_SECONDS: Final = 900.0
 BUILDS: Final = 5
+PLATFORMS: Final = ("linux/amd64", "linux/arm64")
 CONTEXT: Final = ContextRef(digest="sha256:" + "0" * 64, size_bytes=1, unpacked_bytes=1, files=1)
 
 
@@ -109,9 +110,13 @@ class World:
         if if_nobody == "wait":
             platform, project = None, "web"
             if_nobody = if_nobody if others else "here"
+        there = {machine.platform for machine in self.truth.machines.values()}
+        often = 0.5 if there == {*PLATFORMS} else 0.1
+        both = if_nobody != "wait" and self.chance.random() < often
         return Submit(
             project=project,
-            plan=Plan(platform=platform),
+            plan=Plan(platform=None if both else platform),
+            platforms=PLATFORMS if both else (),
             context=CONTEXT,
             key=f"key-{number}",
             tags=(f"v{number}",),
@@ -218,7 +223,7 @@ class World:
         self.truth.at_the_end(self.store.ledger, self.logs)
 
     def _settled(self) -> bool:
-        builds = self.store.ledger.builds_.values()
+        builds = [b for b in self.store.ledger.builds_.values() if b.parent is None]
         ended = len(builds) == BUILDS and all(b.build.finished_at for b in builds)
         return ended and not any(run.running for run in self.truth.executions)
 
@@ -233,6 +238,8 @@ class Submitter:
         self.world, self.request = world, request
         self.build_id: str | None = None
         self.cancels = world.chance.random() < 0.25
+        # Somebody may mean one platform; then it is all of them that end.
+        self.part = "-1" if request.platforms and world.chance.random() < 0.3 else ""
 
     def submit(self) -> None:
         if self.build_id is None:
@@ -248,8 +255,8 @@ class Submitter:
         self.build_id = answer
 
     def cancel(self) -> None:
-        build_id = self.build_id
-        assert build_id is not None
+        assert self.build_id is not None
+        build_id = self.build_id + self.part
         if self.cancels:
             self.world.call(lambda router: router.cancel(build_id), self.cancelled)
             self.world.clock.after(3, self.cancel)
@@ -257,7 +264,8 @@ class Submitter:
     def cancelled(self, answer: str | Refused) -> None:
         self.cancels = False
         if not isinstance(answer, Refused) and self.build_id is not None:
-            self.world.truth.cancel_answered(self.build_id, self.world.store.ledger)
+            build_id = self.build_id + self.part
+            self.world.truth.cancel_answered(build_id, self.world.store.ledger)
 
 
 def first_failure(seeds: Iterable[int]) -> str | None:

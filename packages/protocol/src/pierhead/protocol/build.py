@@ -6,7 +6,7 @@ from msgspec import Meta, Struct
 
 from pierhead.protocol.ids import BuildId, ProjectName, ReplayKey
 from pierhead.protocol.lease import Phase
-from pierhead.protocol.plan import QUEUE_WAIT_SECONDS_MAX, IfNobody, Plan
+from pierhead.protocol.plan import PLATFORMS_MAX, QUEUE_WAIT_SECONDS_MAX, IfNobody, Plan
 from pierhead.protocol.platform import PlatformText
 from pierhead.protocol.result import Envelope
 
@@ -49,7 +49,7 @@ class BuildView(Struct, frozen=True, kw_only=True):
     log_bytes: int = 0
     log_complete: bool | None = None  # of final builds: what came equals what the runner sent
     plan: Plan | None = None
-    parent: BuildId | None = None  # of a build for one of several platforms
+    parent: BuildId | None = None  # of a build for one of several platforms; it has no reference
     children: tuple[ChildBuild, ...] = ()  # of a build for several platforms
 
 
@@ -72,18 +72,35 @@ class WhyRequest(Struct, frozen=True, kw_only=True):
 
     project: ProjectName
     platform: PlatformText | None = None
+    platforms: Annotated[tuple[PlatformText, ...], Meta(max_length=PLATFORMS_MAX)] = ()
     network: Literal["default", "none"] = "default"
     if_nobody: IfNobody = "here"
     max_queue_wait_seconds: Annotated[int, Meta(ge=0, le=QUEUE_WAIT_SECONDS_MAX)] = 300
 
 
+class PlatformWhy(Struct, frozen=True, kw_only=True):
+    """Who builds one of several platforms, and what happens next."""
+
+    platform: PlatformText
+    build: BuildId | None = None  # none: nothing was queued
+    wants: str
+    rejections: tuple[Rejection, ...]
+    eligible: tuple[str, ...]
+    verdict: str
+
+
 class Why(Struct, frozen=True, kw_only=True):
-    """Answer to `GET /api/builds/{id}/why` and to `POST /api/builds:why`."""
+    """Answer to `GET /api/builds/{id}/why` and to `POST /api/builds:why`.
+
+    Of several platforms, `platforms` tells each; `eligible` are then those that take any of them,
+    and nobody stands among the rejections.
+    """
 
     wants: str  # "linux/amd64, network"
     rejections: tuple[Rejection, ...]
     eligible: tuple[str, ...]
     verdict: str  # "waits for desktop (until 16:42), then fails"
+    platforms: tuple[PlatformWhy, ...] = ()
 
 
 class CancelRequest(Struct, frozen=True, kw_only=True):
@@ -99,7 +116,9 @@ class Rerun(Struct, frozen=True, kw_only=True):
 
 
 # The events of a build, a closed union. `cursor` is where to resume: give it back as
-# `Last-Event-ID` and nothing comes twice and nothing is missed.
+# `Last-Event-ID` and nothing comes twice and nothing is missed. The stream of a build for several
+# platforms has those of its children in it, each event with its `platform`; the log of each
+# platform has offsets of its own.
 
 
 class Queued(Struct, frozen=True, kw_only=True, tag="queued", tag_field="event"):
@@ -108,6 +127,7 @@ class Queued(Struct, frozen=True, kw_only=True, tag="queued", tag_field="event")
     cursor: str
     position: int | None = None
     rejections: tuple[Rejection, ...] = ()
+    platform: PlatformText | None = None
 
 
 class Started(Struct, frozen=True, kw_only=True, tag="started", tag_field="event"):
@@ -124,6 +144,7 @@ class Started(Struct, frozen=True, kw_only=True, tag="started", tag_field="event
     total_memory_bytes: int = 0
     # So much of the log, from its beginning, is the control plane's own: why it is built here.
     note_bytes: int = 0
+    platform: PlatformText | None = None
 
 
 class PhaseChanged(Struct, frozen=True, kw_only=True, tag="phase", tag_field="event"):
@@ -131,6 +152,7 @@ class PhaseChanged(Struct, frozen=True, kw_only=True, tag="phase", tag_field="ev
 
     cursor: str
     phase: Phase
+    platform: PlatformText | None = None
 
 
 class Step(Struct, frozen=True, kw_only=True, tag="step", tag_field="event"):
@@ -141,6 +163,7 @@ class Step(Struct, frozen=True, kw_only=True, tag="step", tag_field="event"):
     state: Literal["started", "cached", "done", "failed"]
     at: str  # RFC 3339
     took_ms: int | None = None  # of steps that ended
+    platform: PlatformText | None = None
 
 
 class Log(Struct, frozen=True, kw_only=True, tag="log", tag_field="event"):
@@ -149,6 +172,7 @@ class Log(Struct, frozen=True, kw_only=True, tag="log", tag_field="event"):
     cursor: str
     offset: int
     data: bytes
+    platform: PlatformText | None = None
 
 
 class Requeued(Struct, frozen=True, kw_only=True, tag="requeued", tag_field="event"):
@@ -157,6 +181,7 @@ class Requeued(Struct, frozen=True, kw_only=True, tag="requeued", tag_field="eve
     cursor: str
     attempt: int
     reason: str
+    platform: PlatformText | None = None
 
 
 class FellBack(Struct, frozen=True, kw_only=True, tag="fell-back", tag_field="event"):
@@ -164,6 +189,7 @@ class FellBack(Struct, frozen=True, kw_only=True, tag="fell-back", tag_field="ev
 
     cursor: str
     reason: str
+    platform: PlatformText | None = None
 
 
 class Notice(Struct, frozen=True, kw_only=True, tag="notice", tag_field="event"):
@@ -172,6 +198,7 @@ class Notice(Struct, frozen=True, kw_only=True, tag="notice", tag_field="event")
     cursor: str
     text: str
     hint: str | None = None
+    platform: PlatformText | None = None
 
 
 class CancelRequested(Struct, frozen=True, kw_only=True, tag="cancel-requested", tag_field="event"):
@@ -180,6 +207,7 @@ class CancelRequested(Struct, frozen=True, kw_only=True, tag="cancel-requested",
     cursor: str
     by: str
     reason: str
+    platform: PlatformText | None = None
 
 
 class Finished(Struct, frozen=True, kw_only=True, tag="finished", tag_field="event"):

@@ -52,6 +52,7 @@ QUEUE_WAIT_SECONDS_MAX: Final = 86_400
 # a submit stays one small document.
 SECRETS_BYTES_MAX: Final = 512 * 1024
 SECRETS_MAX: Final = 128
+PLATFORMS_MAX: Final = 4
 
 IfNobody: TypeAlias = Literal["here", "wait", "fail"]
 # report: scan where a scanner is there, and say so where none is. gate: no image without a scan.
@@ -97,8 +98,8 @@ class Submit(Struct, frozen=True, kw_only=True):
 
     project: ProjectName
     plan: Plan
-    # More than one would be a parent build with one child for each; this release refuses it.
-    platforms: Annotated[tuple[PlatformText, ...], Meta(max_length=4)] = ()
+    # More than one is a parent build with a child for each: one image for all of them, or none.
+    platforms: Annotated[tuple[PlatformText, ...], Meta(max_length=PLATFORMS_MAX)] = ()
     context: ContextRef
     environment: EnvironmentName = "production"
     key: ReplayKey | None = None

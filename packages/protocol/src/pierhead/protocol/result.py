@@ -160,7 +160,11 @@ class StopProof(Struct, frozen=True, kw_only=True):
 
 
 class Envelope(Struct, frozen=True, kw_only=True):
-    """Body of `POST /api/builds/{id}/result`, accepted once for each build."""
+    """Body of `POST /api/builds/{id}/result`, accepted once for each build.
+
+    Of a build for several platforms the router writes it: `manifest_digest` is the index, each of
+    `platforms` has its own, and what there is once for an image is the first platform's.
+    """
 
     outcome: Outcome
     manifest_digest: DigestText | None = None
@@ -178,6 +182,9 @@ class Envelope(Struct, frozen=True, kw_only=True):
     stop_proof: StopProof | None = None  # of cancelled builds
     log_bytes: Count = 0
     log_digest: DigestText | None = None
+    # Written by the router when it accepts the result: the runner cannot know them.
+    attempts: Count = 0
+    where: ShortText | None = None  # the runner, or those of all platforms: "desktop, pi"
 
 
 class Receipt(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ PublicKey: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]  # X
 class Capabilities(Struct, frozen=True, kw_only=True):
     """What the machine is and what its backend can do. Detected, never typed by anybody."""
 
-    platforms: Annotated[tuple[PlatformText, ...], Meta(min_length=1, max_length=16)]
+    platforms: Annotated[tuple[PlatformText, ...], Meta(min_length=1, max_length=16)]  # native
     backend: ShortText  # "buildah 1.28.2"
     isolation: Isolation
     networks: Annotated[tuple[Literal["default", "none"], ...], Meta(max_length=2)]
@@ -27,6 +27,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     slots: Annotated[int, Meta(ge=0, le=256)] = 1
     limits: Annotated[dict[ShortText, ShortText], Meta(max_length=32)] = {}  # shown, not matched
     release: ShortText = ""
+    # What it may build besides, by emulation, because its owner said so.
+    emulated: Annotated[tuple[PlatformText, ...], Meta(max_length=16)] = ()
 
 
 class Enroll(Struct, frozen=True, kw_only=True):

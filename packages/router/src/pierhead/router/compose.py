@@ -67,6 +67,7 @@ from pierhead.router.services.steps import Steps
 from pierhead.router.services.submit import Submissions
 from pierhead.router.services.sweep import Sweep
 from pierhead.router.services.tokens import Tokens
+from pierhead.router.services.why import Reasons
 from pierhead.server.blobs import BlobStore
 
 
@@ -178,7 +179,7 @@ def _parts(
         bells=Bells(),
         logs=logs,
         blobs=blobs,
-        lifecycle=Lifecycle(policy=_scaled_policy(scale), logs=logs),
+        lifecycle=Lifecycle(policy=_scaled_policy(scale), logs=logs, host=reached.registry),
         vault=KeyVault(identity.key),
         waiting=WaitingPolicy(offline_grace=WaitingPolicy().offline_grace * scale),
         mirror=mirror_of(store, blobs, identity.key, own, clock=clock, entropy=entropy),
@@ -244,6 +245,7 @@ def _handlers(of: _Parts, runners: Runners, contexts: Contexts, projects: Projec
             authenticate=authenticate,
             submissions=submissions,
             again=Again(submissions=submissions, store=of.store, bells=of.bells, clock=of.clock),
+            reasons=Reasons(store=of.store, clock=of.clock, waiting=of.waiting),
             events=events,
         ),
         run=RunHandlers(
@@ -289,7 +291,6 @@ def _attempts(of: _Parts) -> Attempts:
         bells=of.bells,
         logs=of.logs,
         clock=of.clock,
-        host=of.reached.registry,
         read_blob=lambda digest: of.blobs.read(digest, CONFIG_BYTES_MAX),
         vault=of.vault,
         intakes=Intakes(of.logs),

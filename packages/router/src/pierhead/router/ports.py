@@ -41,13 +41,14 @@ class StoredBuild:
     last_runner: str | None = None
     last_request: str | None = None  # request id of the last grant; derives its token
     envelope: Envelope | None = None
-    reference: str | None = None
+    reference: str | None = None  # of a child none: its image is seen with its parent's
     log_prefix: int = 0  # bytes of the current attempt's log that are the router's own
     log_complete: bool | None = None
     secrets_mac: str | None = None  # of the values, which are kept elsewhere and only until the end
     submitted_by: str = ""
     preview: bool = False  # its environment was one when it was submitted
     peak_bytes: int | None = None  # memory that the project's build before it took
+    parent: str | None = None  # of a build for one of several platforms
 
     @property
     def id(self) -> str:
@@ -394,7 +395,10 @@ class Ledger(Images, Mirror, Projects, Protocol):
     def builds_with_prefix(
         self, prefix: str, project: str | None, environment: str | None = None
     ) -> Sequence[StoredBuild]:
-        """Return at most two builds whose id begins so; `@`: the latest."""
+        """Return at most two builds whose id begins so; `@`: the latest.
+
+        The children of one come only when the prefix is their parent's whole id and more.
+        """
         ...
 
     def builds_page(
@@ -405,8 +409,9 @@ class Ledger(Images, Mirror, Projects, Protocol):
         *,
         by: str | None = None,
         environment: str | None = None,
+        children: bool = False,
     ) -> Sequence[StoredBuild]:
-        """Return builds, newest first."""
+        """Return builds, newest first; `children`: with those for one of several platforms."""
         ...
 
     def add_build(self, stored: StoredBuild) -> StoredBuild:
@@ -430,7 +435,7 @@ class Ledger(Images, Mirror, Projects, Protocol):
         ...
 
     def ended_before(self, before: datetime, limit: int) -> Sequence[StoredBuild]:
-        """Return builds that ended before a time, oldest first."""
+        """Return builds that ended before a time, oldest first; children go with their parent."""
         ...
 
     def delete_build(self, build_id: str) -> None:
@@ -442,15 +447,15 @@ class Ledger(Images, Mirror, Projects, Protocol):
         ...
 
     def queued(self) -> Sequence[StoredBuild]:
-        """Return builds that wait, oldest first."""
+        """Return builds that wait for a runner, oldest first: never a parent."""
         ...
 
     def queue_length(self) -> int:
-        """Return how many builds wait."""
+        """Return how many builds wait for a runner."""
         ...
 
     def leased(self) -> Sequence[StoredBuild]:
-        """Return builds that a runner has."""
+        """Return builds that a runner has: never a parent."""
         ...
 
     def add_event(

@@ -141,9 +141,20 @@ class RouterClient:
         limit: int = 50,
         after: str | None = None,
         mine: bool = False,
+        children: bool = False,
     ) -> BuildPage:
-        """Return builds, newest first; `mine`: only what was submitted with this kind of token."""
-        params = {"project": project, "limit": limit, "after": after, "mine": "1" if mine else None}
+        """Return builds, newest first.
+
+        `mine`: only what was submitted with this kind of token. `children`: also each platform's
+        build of those for several.
+        """
+        params = {
+            "project": project,
+            "limit": limit,
+            "after": after,
+            "mine": "1" if mine else None,
+            "children": "1" if children else None,
+        }
         return await self._call(BuildPage, "GET", "/api/builds", params=params)
 
     async def build(self, build_id: str) -> BuildView:

@@ -5,9 +5,10 @@ is refused with the offset to go on from. So a log never has a hole, and never h
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from pierhead.protocol.plan import PLATFORMS_MAX
 from pierhead.router.domain.errors import InvalidRequest, OffsetMismatch
 
 PART_BYTES_MAX: Final = 256 * 1024
@@ -30,13 +31,17 @@ def skip(stored: int, offset: int, length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A reader has seen all events up to `sequence`, and `offset` bytes of the current log."""
+    """A reader has seen all events up to `sequence`, and `offset` bytes of the current log.
+
+    Of a build for several platforms, `children` has the places in what each of them tells.
+    """
 
     sequence: int = 0
     offset: int = 0
+    children: "tuple[Cursor, ...]" = ()
 
     def __str__(self) -> str:
-        return f"{self.sequence}.{self.offset}"
+        return "-".join([f"{self.sequence}.{self.offset}", *map(str, self.children)])
 
 
 def parse_cursor(text: str) -> Cursor:
@@ -45,7 +50,8 @@ def parse_cursor(text: str) -> Cursor:
     Raises:
         InvalidRequest: it is not one of ours.
     """
-    found = _CURSOR.match(text)
-    if found is None:
+    places = [_CURSOR.match(part) for part in text.split("-", PLATFORMS_MAX)]
+    found = [Cursor(int(place[1]), int(place[2])) for place in places if place]
+    if len(found) < len(places):
         raise InvalidRequest(f"{text[:40]!r} is not a cursor of an event stream")
-    return Cursor(int(found[1]), int(found[2]))
+    return replace(found[0], children=tuple(found[1:]))

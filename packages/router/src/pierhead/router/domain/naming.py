@@ -46,6 +46,21 @@ def project_from_folder(name: str) -> str:
     return plain
 
 
+def child_id(parent_id: str, number: int) -> str:
+    """Return the id of a parent's build for its `number`th platform, from 1."""
+    return f"{parent_id}-{number}"
+
+
+def family_of(build_id: str) -> str:
+    """Return what a parent and its children have in common: the parent's id."""
+    return build_id.partition("-")[0]
+
+
+def attempt_name(build_id: str, fence: int) -> str:
+    """Return the name under which an attempt's pushes are pending."""
+    return f"{build_id}.{fence}"
+
+
 def reference(host: str, project: str, digest: str) -> str:
     """Return where the image is, by content: `HOST/PROJECT@DIGEST`."""
     return f"{host}/{project}@{digest}"

@@ -13,6 +13,7 @@ from pierhead.router.http.requests import Authenticate, answer, document, number
 from pierhead.router.services.again import Again
 from pierhead.router.services.events import Events
 from pierhead.router.services.submit import Submissions
+from pierhead.router.services.why import Reasons
 from pierhead.server.sse import EventStream, frame
 
 LOG_BYTES_MAX = 16 * 1024 * 1024
@@ -25,6 +26,7 @@ class BuildHandlers:
     authenticate: Authenticate
     submissions: Submissions
     again: Again
+    reasons: Reasons
     events: Events
 
     async def submit(self, request: Request) -> Response:
@@ -42,6 +44,7 @@ class BuildHandlers:
             limit,
             query.get("after"),
             mine=query.get("mine") == "1",
+            children=query.get("children") == "1",
         )
         return answer(found)
 
@@ -53,14 +56,12 @@ class BuildHandlers:
     async def why(self, request: Request) -> Response:
         """`GET /api/builds/{id}/why`."""
         principal = await self.authenticate(request)
-        return answer(await self.submissions.why(principal, request.path_params["build_id"]))
+        return answer(await self.reasons.why(principal, request.path_params["build_id"]))
 
     async def why_not(self, request: Request) -> Response:
         """`POST /api/builds:why`."""
         principal = await self.authenticate(request)
-        return answer(
-            await self.submissions.why_not(principal, await document(request, WhyRequest))
-        )
+        return answer(await self.reasons.why_not(principal, await document(request, WhyRequest)))
 
     async def cancel(self, request: Request) -> Response:
         """`POST /api/builds/{id}/cancel`."""

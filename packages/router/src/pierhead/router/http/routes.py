@@ -90,6 +90,7 @@ PAGE = (
     LIMIT,
     AFTER,
     Parameter(name="mine", summary="1: only builds that were submitted with a token of the same kind."),
+    Parameter(name="children", summary="1: with each platform's build of those for several."),
 )
 TOKEN_PAGE = (Parameter(name="project", summary="Whose tokens; without it, the owner's."), LIMIT, AFTER)
 PROJECT = Parameter(name="project", required=True, summary="Of which project.")

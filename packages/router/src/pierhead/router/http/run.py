@@ -39,7 +39,7 @@ PARAMETERS: Final = (
     Parameter(name="labels", summary="Labels: a JSON object of strings."),
     Parameter(name="nocache", kind="boolean", summary="Build every step."),
     Parameter(name="pull", kind="boolean", summary="Ask for the newest base images."),
-    Parameter(name="platform", summary="Such as linux/amd64."),
+    Parameter(name="platform", summary="Such as linux/amd64, or several of them with commas."),
     Parameter(name="networkmode", summary="`default` or `none`."),
     Parameter(name="if_nobody", summary="`here`, `wait` or `fail`."),
     Parameter(name="on_close", summary="What closing the connection means: `detach` or `cancel`."),
@@ -144,7 +144,6 @@ def _wanted(request: Request) -> Submit:
         "labels": _object(query.get("labels"), "labels"),
         "no_cache": query.get("nocache") in _TRUE,
         "pull": query.get("pull") in _TRUE,
-        "platform": query.get("platform") or None,
         "network": query.get("networkmode") or "default",
     }
     return from_wire(
@@ -154,6 +153,7 @@ def _wanted(request: Request) -> Submit:
                 "project": project,
                 "environment": query.get("environment") or "production",
                 "plan": plan,
+                "platforms": [one for one in query.get("platform", "").split(",") if one],
                 "context": _TO_COME,
                 "key": request.headers.get(KEY_HEADER),
                 "tags": [name.tag for name in names],

@@ -24,13 +24,13 @@ from pierhead.router.domain.errors import (
     SecretsLost,
 )
 from pierhead.router.domain.logbook import LOG_BYTES_MAX, skip
-from pierhead.router.domain.naming import reference
+from pierhead.router.domain.naming import attempt_name, reference
 from pierhead.router.domain.token import Attempt
 from pierhead.router.ports import Clock, Ledger, Logs, Store, StoredBuild, Vault
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.images import check_image
 from pierhead.router.services.intake import Intake, Intakes, patterns_of, without_secrets
-from pierhead.router.services.lifecycle import Lifecycle, announce, attempt_name
+from pierhead.router.services.lifecycle import Lifecycle, announce
 from pierhead.router.services.steps import Ended, Steps
 
 # Looking for secrets in so much takes a millisecond, and a thread as long to be woken.
@@ -47,7 +47,6 @@ class Attempts:
     bells: Bells
     logs: Logs
     clock: Clock
-    host: str  # of references: what clients pull from
     read_blob: Callable[[str], bytes]
     vault: Vault
     intakes: Intakes
@@ -223,12 +222,15 @@ class Attempts:
             self.steps.end(ledger, stored, ended, now)
         command = machine.Report(attempt.fence, envelope.outcome, result)
         published = envelope.outcome == "succeeded" and stored.build.cancel is None
+        published = published and stored.parent is None  # else nobody sees it yet
         digest = envelope.manifest_digest if published else None
         settled = replace(
             stored,
             envelope=without_secrets(envelope, patterns_of(ledger, self.vault, stored)),
             log_complete=whole,
-            reference=reference(self.host, stored.submit.project, digest) if digest else None,
+            reference=reference(self.lifecycle.host, stored.submit.project, digest)
+            if digest
+            else None,
         )
         return self.lifecycle.apply(ledger, settled, command, now), forged
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pierhead.router.domain.matching import RunnerFacts, Wanted, rejection
+from pierhead.router.domain.naming import family_of
 
 
 @dataclass(eq=False, slots=True)
@@ -31,16 +32,19 @@ class Bells:
 
     @contextmanager
     def watch(self, build_id: str) -> Iterator[asyncio.Event]:
-        """Hear of changes to a build: begun before one looks, so that none is missed."""
-        event = asyncio.Event()
-        self._watchers[build_id].add(event)
+        """Hear of changes to a build: begun before one looks, so that none is missed.
+
+        Of several platforms' builds a change to one may be a change to all: they ring together.
+        """
+        event, family = asyncio.Event(), family_of(build_id)
+        self._watchers[family].add(event)
         try:
             yield event
         finally:
-            watchers = self._watchers[build_id]
+            watchers = self._watchers[family]
             watchers.discard(event)
             if not watchers:
-                del self._watchers[build_id]
+                del self._watchers[family]
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
         """Wait for a ring since the last time, at most so long."""
@@ -54,7 +58,7 @@ class Bells:
 
     def changed(self, build_id: str) -> None:
         """Wake everybody who watches a build."""
-        for event in self._watchers.get(build_id, ()):
+        for event in self._watchers.get(family_of(build_id), ()):
             event.set()
 
     def park(self, facts: RunnerFacts) -> Parked:

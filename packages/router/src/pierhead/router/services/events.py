@@ -4,17 +4,21 @@ An event was stored with the size that the log had then. So the stream is: the l
 event, the log up to the next one, and so on; after the last event, whatever the log has by now. A
 cursor names both positions, and a reader that comes back with it misses nothing and gets nothing
 twice.
+
+A build for several platforms has no log of its own. Its stream is what happens to itself, and the
+streams of its children beside each other, each event with its platform.
 """
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 
-from pierhead.protocol.build import Event, Finished, Log
-from pierhead.router.domain.errors import NotFound
+from pierhead.protocol.build import Event, Finished, Log, Notice
+from pierhead.router.domain.errors import InvalidRequest, NotFound
 from pierhead.router.domain.logbook import Cursor
+from pierhead.router.domain.parent import Parent
 from pierhead.router.domain.token import Principal
 from pierhead.router.ports import Ledger, Logs, Store, StoredBuild, StoredEvent
 from pierhead.router.services.bells import Bells
@@ -24,6 +28,7 @@ LOG_EVENT_BYTES: Final = 64 * 1024
 # A ring may be missed only across a restart of the server; then this is how late a viewer sees it.
 LOOK_AGAIN_SECONDS: Final = 5.0
 _EVENT: Final = msgspec.json.Decoder(Event)
+_FINISHED: Final = str(Finished.__struct_config__.tag)
 
 
 @dataclass(slots=True)
@@ -31,6 +36,7 @@ class _Reader:
     """Where a reader stands: its cursor, and the attempt whose log it reads."""
 
     build_id: str
+    platform: str | None  # of one of several
     cursor: Cursor
     fence: int
 
@@ -54,8 +60,17 @@ class Events:
         return await self.store.read(lambda ledger: visible(ledger, principal, build_id))
 
     async def log(self, principal: Principal, build_id: str, offset: int, limit: int) -> bytes:
-        """Return stored bytes of the latest attempt's log."""
+        """Return stored bytes of the latest attempt's log.
+
+        Raises:
+            InvalidRequest: the build is for several platforms, and each has a log of its own.
+            NotFound: the log was kept long enough.
+        """
         stored = await self.stored(principal, build_id)
+        if isinstance(stored.build, Parent):
+            each = ", ".join(f"{child.id} ({child.platform})" for child in stored.build.children)
+            hint = f"read one of them: {each}"
+            raise InvalidRequest(f"{stored.id} has a log for each platform", hint=hint)
         fence, envelope = stored.build.fence, stored.envelope
         had_one = stored.log_complete and envelope is not None and envelope.log_bytes > 0
         if had_one and not self.logs.size(stored.id, fence):
@@ -65,34 +80,49 @@ class Events:
 
     async def stream(self, build_id: str, cursor: Cursor) -> AsyncIterator[Event]:
         """Yield events until the last one, or until the server stops."""
-        before = await self.store.read(lambda ledger: ledger.events(build_id, 0))
-        reader = _Reader(build_id, cursor, _fence_at(before, cursor.sequence))
+        own, *children = await self.store.read(lambda ledger: _readers(ledger, build_id, cursor))
         with self.bells.watch(build_id) as ring:
             while not self.bells.draining:
-                events, final = await self._look(reader)
-                for event in events:
-                    async for log in self._log_until(reader, event.log_size):
-                        yield log
-                    reader.pass_event(event)
-                    yield _with_cursor(event, reader.cursor)
-                    if event.kind == Finished.__struct_config__.tag:
-                        return
-                size = self.logs.size(build_id, reader.fence) if reader.fence else 0
-                async for log in self._log_until(reader, size):
-                    yield log
-                if final and not events:
+                mine, theirs, final = await self._look(own, children)
+                # The end is told after all that led to it.
+                ends = [event for event in mine if event.kind == _FINISHED]
+                before = [event for event in mine if event.kind != _FINISHED]
+                told = [(own, before), *zip(children, theirs, strict=True), (own, ends)]
+                for reader, events in told:
+                    async for event in self._tell(reader, events):
+                        yield msgspec.structs.replace(event, cursor=str(_cursor(own, children)))
+                if ends or (final and not mine and not any(theirs)):
                     return
                 await self.bells.wait(ring, LOOK_AGAIN_SECONDS)
 
-    async def _look(self, reader: _Reader) -> tuple[Sequence[StoredEvent], bool]:
-        """Return what happened since, and whether anything more can."""
+    async def _look(
+        self, own: _Reader, children: Sequence[_Reader]
+    ) -> tuple[Sequence[StoredEvent], Sequence[Sequence[StoredEvent]], bool]:
+        """Return what happened since, to it and to its children, and whether more can."""
 
-        def operation(ledger: Ledger) -> tuple[Sequence[StoredEvent], bool]:
-            stored = ledger.build(reader.build_id)
+        def operation(
+            ledger: Ledger,
+        ) -> tuple[Sequence[StoredEvent], Sequence[Sequence[StoredEvent]], bool]:
+            stored = ledger.build(own.build_id)
             final = stored is None or stored.build.finished_at is not None
-            return ledger.events(reader.build_id, reader.cursor.sequence), final
+            mine, *theirs = [
+                ledger.events(reader.build_id, reader.cursor.sequence)
+                for reader in (own, *children)
+            ]
+            return mine, theirs, final
 
         return await self.store.read(operation)
+
+    async def _tell(self, reader: _Reader, events: Sequence[StoredEvent]) -> AsyncIterator[Event]:
+        """Yield what a reader has not seen: the events, and the log before, between and after."""
+        for event in events:
+            async for log in self._log_until(reader, event.log_size):
+                yield log
+            reader.pass_event(event)
+            yield _marked(_EVENT.decode(event.payload), reader.platform)
+        size = self.logs.size(reader.build_id, reader.fence) if reader.fence else 0
+        async for log in self._log_until(reader, size):
+            yield log
 
     async def _log_until(self, reader: _Reader, end: int) -> AsyncIterator[Log]:
         while (offset := reader.cursor.offset) < end:
@@ -101,7 +131,7 @@ class Events:
             if not data:
                 return
             reader.cursor = Cursor(reader.cursor.sequence, offset + len(data))
-            yield Log(cursor=str(reader.cursor), offset=offset, data=data)
+            yield Log(cursor="", offset=offset, data=data, platform=reader.platform)
 
 
 def _fence_at(events: Sequence[StoredEvent], sequence: int) -> int:
@@ -110,5 +140,31 @@ def _fence_at(events: Sequence[StoredEvent], sequence: int) -> int:
     return started[-1] if started else 0
 
 
-def _with_cursor(event: StoredEvent, cursor: Cursor) -> Event:
-    return msgspec.structs.replace(_EVENT.decode(event.payload), cursor=str(cursor))
+def _readers(ledger: Ledger, build_id: str, cursor: Cursor) -> Sequence[_Reader]:
+    """Return who reads what: the build itself, then each of its children."""
+    stored = ledger.build(build_id)
+    children = stored.build.children if stored and isinstance(stored.build, Parent) else ()
+    whose = [(build_id, None), *((child.id, child.platform) for child in children)]
+    places = (replace(cursor, children=()), *cursor.children)
+    places += (Cursor(),) * (len(whose) - len(places))
+    return [
+        _Reader(one, platform, place, _fence_at(ledger.events(one, 0), place.sequence))
+        for (one, platform), place in zip(whose, places, strict=False)
+    ]
+
+
+def _cursor(own: _Reader, children: Sequence[_Reader]) -> Cursor:
+    return replace(own.cursor, children=tuple(child.cursor for child in children))
+
+
+def _marked(event: Event, platform: str | None) -> Event:
+    """Return an event as its build's stream has it, or as that of the build's parent has it."""
+    if platform is None:
+        return event
+    if not isinstance(event, Finished):
+        return msgspec.structs.replace(event, platform=platform)
+    view = event.build
+    failure = view.result.failure if view.result else None
+    where = f" on {view.runner}" if view.runner else ""
+    why = f": {failure.message}" if failure else ""
+    return Notice(cursor="", text=f"{view.state}{where}{why}", platform=platform)

@@ -15,6 +15,8 @@ from datetime import datetime
 from itertools import islice
 from typing import Final, TypeAlias
 
+from pierhead.protocol.result import Envelope
+from pierhead.router.domain.parent import Parent
 from pierhead.router.domain.retention import Retention, is_over
 from pierhead.router.ports import Clock, Ledger, Logs, Store, StoredBuild
 from pierhead.server.blobs import BlobStore
@@ -111,7 +113,12 @@ class Garbage:
 
 
 def _forget(ledger: Ledger, stored: StoredBuild) -> None:
-    ledger.delete_build(stored.id)
-    digest = stored.envelope.manifest_digest if stored.envelope else None
-    if digest is not None and not ledger.is_named(stored.submit.project, digest):
-        ledger.delete_manifest(stored.submit.project, digest)
+    """Forget a build, with those of its platforms; their manifests go after the index has gone."""
+    children = stored.build.children if isinstance(stored.build, Parent) else ()
+    for build_id in (stored.id, *(child.id for child in children)):
+        ledger.delete_build(build_id)
+    envelope = stored.envelope or Envelope(outcome="failed")
+    images = [image.manifest_digest for image in envelope.platforms]
+    for digest in dict.fromkeys(filter(None, [envelope.manifest_digest, *images])):
+        if not ledger.is_named(stored.submit.project, digest):
+            ledger.delete_manifest(stored.submit.project, digest)

@@ -6,7 +6,7 @@ an image never becomes visible without the result that names it.
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, assert_never
 
 import msgspec
 
@@ -14,9 +14,12 @@ from pierhead.protocol import build as wire
 from pierhead.protocol.result import Envelope, Failure
 from pierhead.protocol.units import size
 from pierhead.router.domain import build as machine
+from pierhead.router.domain import parent as family
+from pierhead.router.domain.naming import attempt_name
 from pierhead.router.ports import Ledger, Logs, StoredBuild
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import wanted_of
+from pierhead.router.services.join import joined
 from pierhead.router.services.views import view_of
 
 # The first line of the log of each build that this machine builds itself.
@@ -33,25 +36,89 @@ class Lifecycle:
 
     policy: machine.LeasePolicy
     logs: Logs
+    host: str  # of references: what clients pull from
 
     def apply(
         self, ledger: Ledger, stored: StoredBuild, command: machine.Command, now: datetime
     ) -> StoredBuild:
         """Apply one command and return the build as stored afterwards.
 
+        A child's parent hears of it in the same transaction, and so may its siblings.
+
         Raises:
             Refused: the build's state does not allow it; nothing was changed.
         """
+        if isinstance(stored.build, family.Parent):
+            assert isinstance(command, machine.Cancel), "no runner ever has a parent"
+            return self._apply_to_parent(ledger, stored, stored.build, command, now)
         changed, effects = machine.decide(stored.build, command, now=now, policy=self.policy)
         after = replace(stored, build=changed)
         for effect in effects:
             after = self._follow(ledger, after, effect, now)
+        ended = after.build.state in machine.FINAL and stored.build.state not in machine.FINAL
+        if ended and after.envelope is not None:
+            attempts, where = after.build.attempts, after.last_runner
+            told = msgspec.structs.replace(after.envelope, attempts=attempts, where=where)
+            after = replace(after, envelope=told)
         if after != stored:
             ledger.save_build(after)
-        if after.build.state in machine.FINAL and stored.build.state not in machine.FINAL:
-            ledger.forget_secrets(after.id)
-            self.record(ledger, after, wire.Finished(cursor="", build=view_of(after)))
+        if ended:
+            self._end(ledger, after)
+        if after.parent is not None and after.build.state is not stored.build.state:
+            self._tell_parent(ledger, after, after.parent, now)
         return after
+
+    def _end(self, ledger: Ledger, stored: StoredBuild) -> None:
+        ledger.forget_secrets(stored.id)
+        self.record(ledger, stored, wire.Finished(cursor="", build=view_of(stored)))
+
+    def _tell_parent(
+        self, ledger: Ledger, child: StoredBuild, parent_id: str, now: datetime
+    ) -> None:
+        stored = ledger.build(parent_id)
+        assert stored is not None
+        parent = stored.build
+        assert isinstance(parent, family.Parent)
+        heard = family.Heard(child.id, child.build.state, child.build.cancel)
+        if child.build.state is machine.State.LEASED:
+            where = {*filter(None, (stored.last_runner or "").split(", ")), child.last_runner or ""}
+            began = stored.started_at or now
+            stored = replace(stored, started_at=began, last_runner=", ".join(sorted(where)))
+        self._apply_to_parent(ledger, stored, parent, heard, now)
+
+    def _apply_to_parent(
+        self,
+        ledger: Ledger,
+        stored: StoredBuild,
+        parent: family.Parent,
+        command: family.Command,
+        now: datetime,
+    ) -> StoredBuild:
+        """Apply one command to a parent, then to those of its children that end with it."""
+        changed, effects = family.decide(parent, command, now=now)
+        after = replace(stored, build=changed)
+        if changed.state in machine.FINAL and parent.state not in machine.FINAL:
+            after = joined(ledger, after, self.host, now)
+        if changed != parent:
+            ledger.save_build(after)
+        for effect in effects:
+            match effect:
+                case family.EndChild(child_id, wish):
+                    self._end_child(ledger, child_id, wish, now)
+                case machine.Finished():
+                    self._end(ledger, after)
+                case _:
+                    assert_never(effect)
+        return ledger.build(stored.id) or after  # the children's ends may have been its own
+
+    def _end_child(
+        self, ledger: Ledger, child_id: str, wish: machine.CancelWish, now: datetime
+    ) -> None:
+        child = ledger.build(child_id)
+        assert child is not None
+        # A sibling that ended before may have ended it.
+        if child.build.state not in machine.FINAL:
+            self.apply(ledger, child, machine.Cancel(wish.by, wish.reason), now)
 
     def record(
         self, ledger: Ledger, stored: StoredBuild, event: wire.Event, *, at: int | None = None
@@ -133,13 +200,14 @@ class Lifecycle:
     ) -> StoredBuild:
         """Settle what the attempts pushed; say why, when no runner did."""
         project, fence = stored.submit.project, stored.build.fence
-        if fence and state is machine.State.SUCCEEDED:
+        waits_for_siblings = stored.parent is not None and state is machine.State.SUCCEEDED
+        if fence and state is machine.State.SUCCEEDED and not waits_for_siblings:
             ledger.publish(project, attempt_name(stored.id, fence))
             digest = stored.envelope.manifest_digest if stored.envelope else None
             assert digest is not None
             for tag in stored.submit.tags:
                 ledger.set_tag(project, tag, digest)
-        elif fence:
+        elif fence and not waits_for_siblings:
             ledger.forget(project, attempt_name(stored.id, fence))
         if stored.envelope is not None or cause is None:
             return stored
@@ -153,16 +221,17 @@ class Lifecycle:
         return replace(stored, envelope=Envelope(outcome="failed", failure=failure))
 
 
-def attempt_name(build_id: str, fence: int) -> str:
-    """Return the name under which an attempt's pushes are pending."""
-    return f"{build_id}.{fence}"
+def as_it_is(ledger: Ledger, stored: StoredBuild) -> StoredBuild:
+    """Return a build that was listed before others were changed: a sibling may have ended it."""
+    return stored if stored.parent is None else ledger.build(stored.id) or stored
 
 
 def announce(bells: Bells, *changed: StoredBuild) -> None:
     """Wake whoever these builds, just stored, concern."""
     for stored in changed:
         bells.changed(stored.id)
-        if stored.build.state is machine.State.QUEUED:
+        queued = stored.build.state is machine.State.QUEUED
+        if queued and not isinstance(stored.build, family.Parent):
             bells.offer(wanted_of(stored))
         if stored.last_runner is not None:
             bells.wake_runner(stored.last_runner)

@@ -19,6 +19,7 @@ from pierhead.router.domain.errors import (
     OffsetMismatch,
 )
 from pierhead.router.domain.manifest import Reading, read_manifest, referrer
+from pierhead.router.domain.naming import attempt_name
 from pierhead.router.domain.rights import (
     may_move_tag,
     may_pull,
@@ -27,7 +28,6 @@ from pierhead.router.domain.rights import (
 )
 from pierhead.router.domain.token import Attempt, Principal
 from pierhead.router.ports import Clock, Ledger, Manifest, Store
-from pierhead.router.services.lifecycle import attempt_name
 from pierhead.server.blobs import BlobStore
 
 BLOB_BYTES_MAX: Final = 64 * 1024**3

@@ -41,7 +41,7 @@ from pierhead.router.domain.token import (
 from pierhead.router.ports import Clock, Entropy, Ledger, Store, StoredBuild, StoredRunner, Vault
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import OFFLINE_AFTER, all_facts, facts_of, wanted_of
-from pierhead.router.services.lifecycle import Lifecycle, announce
+from pierhead.router.services.lifecycle import Lifecycle, announce, as_it_is
 from pierhead.router.services.views import runner_view
 
 HOLD_MS: Final = 25_000
@@ -123,7 +123,9 @@ class Runners:
         ]
         view = runner_view(facts_of(known, len(held), now), tuple(stored.id for stored, _ in held))
         lost = [
-            self.lifecycle.apply(ledger, stored, _lost(lease, "its runner was removed"), now)
+            self.lifecycle.apply(
+                ledger, as_it_is(ledger, stored), _lost(lease, "its runner was removed"), now
+            )
             for stored, lease in held
         ]
         ledger.delete_runner(name)
@@ -220,7 +222,9 @@ class Runners:
             )
         )
         lost = [
-            self.lifecycle.apply(ledger, stored, _lost(lease, "its runner was restarted"), now)
+            self.lifecycle.apply(
+                ledger, as_it_is(ledger, stored), _lost(lease, "its runner was restarted"), now
+            )
             for stored in ledger.leased()
             if (lease := stored.build.lease)
             and lease.runner == runner.name
@@ -326,14 +330,20 @@ class Runners:
         )
         lost = [
             self.lifecycle.apply(
-                ledger, mine[build_id], _lost(mine[build_id].build.lease, "its runner lost it"), now
+                ledger,
+                as_it_is(ledger, mine[build_id]),
+                _lost(mine[build_id].build.lease, "its runner lost it"),
+                now,
             )
             for build_id in compared.lost
         ]
         # The runner counts from when it sent the repeat, so the router does, too.
         granted = [
             self.lifecycle.apply(
-                ledger, mine[build_id], machine.Renew(mine[build_id].build.fence), now
+                ledger,
+                as_it_is(ledger, mine[build_id]),
+                machine.Renew(mine[build_id].build.fence),
+                now,
             )
             for build_id in compared.granted
         ]

@@ -4,14 +4,14 @@ import hmac
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 import msgspec
 
-from pierhead.protocol.build import BuildPage, BuildView, CancelRequest, Queued, Why, WhyRequest
+from pierhead.protocol.build import BuildPage, BuildView, CancelRequest, Queued
 from pierhead.protocol.plan import SECRETS_BYTES_MAX, Submit
-from pierhead.protocol.units import size
+from pierhead.protocol.platform import normalise_platform
 from pierhead.router.domain import waiting
 from pierhead.router.domain.build import Build, Cancel, State
 from pierhead.router.domain.errors import (
@@ -23,7 +23,9 @@ from pierhead.router.domain.errors import (
     QueueFull,
     TooLarge,
 )
-from pierhead.router.domain.matching import RunnerFacts, Wanted, explain
+from pierhead.router.domain.matching import RunnerFacts, explain
+from pierhead.router.domain.naming import child_id
+from pierhead.router.domain.parent import Child, Parent
 from pierhead.router.domain.secretlike import require_no_secret
 from pierhead.router.domain.token import (
     Owner,
@@ -36,7 +38,7 @@ from pierhead.router.domain.token import (
 )
 from pierhead.router.ports import Clock, Entropy, Ledger, Logs, Store, StoredBuild, Vault
 from pierhead.router.services.bells import Bells
-from pierhead.router.services.facts import all_facts, patience_of, wanted_by, wanted_of
+from pierhead.router.services.facts import all_facts, wanted_by, wanted_of
 from pierhead.router.services.lifecycle import Lifecycle, announce
 from pierhead.router.services.projects import check_limit, is_preview, place_for
 from pierhead.router.services.sweep import consider_here
@@ -74,7 +76,7 @@ class Submissions:
         require_project(principal, request.project, request.environment)
         if self.bells.draining:
             raise Draining("this control plane is stopping", retry_after_ms=DRAIN_RETRY_MS)
-        request = _for_one_platform(request)
+        request = _with_platforms(request)
         if request.plan.scan == "gate":
             hint = "leave it at report, or off"
             raise PlanUnsupported(
@@ -85,7 +87,8 @@ class Submissions:
         request, secrets = _without_secrets(request)
         build_id, now, by = self.entropy.id("b_"), self.clock.now(), name_of(principal)
         # Whoever will take it is woken while it is being stored, so that both share one commit.
-        self.bells.offer(wanted_by(request, build_id))
+        for part in parts_of(request):
+            self.bells.offer(wanted_by(part, build_id))
         stored, changed = await self.store.write(
             lambda ledger: self._submit(ledger, build_id, request, secrets, by, now)
         )
@@ -113,31 +116,76 @@ class Submissions:
             raise InvalidRequest(detail, hint="offer it first: POST /api/contexts")
         ledger.save_context(request.project, request.context, now)
         replaced = self._replace(ledger, build_id, request, now)
-        if ledger.queue_length() >= QUEUE_MAX:
+        parts = parts_of(request)
+        if ledger.queue_length() + len(parts) > QUEUE_MAX:
             hint = "wait, cancel some of them, or add a runner: pierhead add NAME --builds"
             detail = f"{QUEUE_MAX} builds wait already"
             raise QueueFull(detail, hint=hint, retry_after_ms=QUEUE_RETRY_MS)
         project = place_for(ledger, request.project, request.environment, now)
-        added = ledger.add_build(
-            StoredBuild(
-                build=Build(id=build_id),
-                sequence=0,
-                submit=request,
-                trusted=project.trusted,
-                created_at=now,
-                queued_since=now,
-                secrets_mac=self.vault.mac(build_id, secrets) if secrets else None,
-                submitted_by=by,
-                preview=is_preview(ledger, request.project, request.environment),
-                peak_bytes=ledger.last_peak(request.project),
-            )
+        new = StoredBuild(
+            build=Build(id=build_id),
+            sequence=0,
+            submit=request,
+            trusted=project.trusted,
+            created_at=now,
+            queued_since=now,
+            secrets_mac=self.vault.mac(build_id, secrets) if secrets else None,
+            submitted_by=by,
+            preview=is_preview(ledger, request.project, request.environment),
+            peak_bytes=ledger.last_peak(request.project),
         )
-        ledger.add_secrets(build_id, self.vault.lock(build_id, secrets))
         facts = all_facts(ledger, now)
+        if len(parts) == 1:
+            added = self._queue(ledger, new, secrets, facts)
+            added = consider_here(self.lifecycle, self.waiting, ledger, added, facts, now)
+            return added, [added, *replaced]
+        family = self._add_family(ledger, new, parts, secrets, facts)
+        changed = [
+            consider_here(self.lifecycle, self.waiting, ledger, child, facts, now)
+            for child in family
+        ]
+        return ledger.build(build_id) or new, [*changed, *replaced]
+
+    def _queue(
+        self,
+        ledger: Ledger,
+        new: StoredBuild,
+        secrets: Mapping[str, bytes],
+        facts: Sequence[RunnerFacts],
+    ) -> StoredBuild:
+        """Add a build that a runner will take, with its secrets and its first event."""
+        added = ledger.add_build(new)
+        ledger.add_secrets(added.id, self.vault.lock(added.id, secrets))
         rejections, _ = explain(facts, wanted_of(added))
         self.lifecycle.record(ledger, added, Queued(cursor="", rejections=rejections))
-        added = consider_here(self.lifecycle, self.waiting, ledger, added, facts, now)
-        return added, [added, *replaced]
+        return added
+
+    def _add_family(
+        self,
+        ledger: Ledger,
+        new: StoredBuild,
+        parts: Sequence[Submit],
+        secrets: Mapping[str, bytes],
+        facts: Sequence[RunnerFacts],
+    ) -> Sequence[StoredBuild]:
+        """Add a parent and its children, and return these."""
+        children = tuple(
+            Child(id=child_id(new.id, number), platform=part.plan.platform or "")
+            for number, part in enumerate(parts, 1)
+        )
+        parent = ledger.add_build(replace(new, build=Parent(id=new.id, children=children)))
+        self.lifecycle.record(ledger, parent, Queued(cursor=""))
+        return [
+            self._queue(
+                ledger,
+                replace(
+                    new, build=Build(id=child.id), submit=part, parent=new.id, secrets_mac=None
+                ),
+                secrets,
+                facts,
+            )
+            for child, part in zip(children, parts, strict=True)
+        ]
 
     def _replace(
         self, ledger: Ledger, build_id: str, request: Submit, now: datetime
@@ -194,6 +242,7 @@ class Submissions:
         after: str | None,
         *,
         mine: bool = False,
+        children: bool = False,
     ) -> BuildPage:
         """Return builds, newest first, with the places of those that wait."""
         holder = require_submitter(principal)
@@ -209,92 +258,15 @@ class Submissions:
 
         def operation(ledger: Ledger) -> tuple[Sequence[StoredBuild], dict[str, int]]:
             places = {stored.id: place for place, stored in enumerate(ledger.queued(), 1)}
-            page = ledger.builds_page(project, limit, before, by=by, environment=environment)
+            page = ledger.builds_page(
+                project, limit, before, by=by, environment=environment, children=children
+            )
             return page, places
 
         found, places = await self.store.read(operation)
         following = str(found[-1].sequence) if len(found) == limit else None
         views = tuple(view_of(stored, position=places.get(stored.id)) for stored in found)
         return BuildPage(builds=views, next=following)
-
-    async def why(self, principal: Principal, build_id: str) -> Why:
-        """Say which runners do not take a build and what happens next."""
-        now = self.clock.now()
-
-        def operation(ledger: Ledger) -> Why:
-            stored = visible(ledger, principal, build_id)
-            facts, wanted = all_facts(ledger, now), wanted_of(stored)
-            rejections, eligible = explain(facts, wanted)
-            verdict = f"{stored.build.state}"
-            if stored.build.state is State.QUEUED:
-                patience = patience_of(stored)
-                judged = waiting.judge(wanted, patience, facts, now=now, policy=self.waiting)
-                verdict = _then(wanted, patience, facts, judged, self.waiting)
-            elif stored.last_runner:
-                verdict = f"{stored.build.state} on {stored.last_runner}"
-            return Why(
-                wants=_wants(wanted), rejections=rejections, eligible=eligible, verdict=verdict
-            )
-
-        return await self.store.read(operation)
-
-    async def why_not(self, principal: Principal, request: WhyRequest) -> Why:
-        """Say which runners would not take such a build and what would happen."""
-        require_view(principal, request.project)
-        now = self.clock.now()
-
-        def operation(ledger: Ledger) -> Why:
-            project = ledger.project(request.project)
-            wanted = Wanted(
-                build_id="",
-                sequence=0,
-                platform=request.platform,
-                network=request.network,
-                trusted=project is None or project.trusted,
-                peak_bytes=ledger.last_peak(request.project),
-            )
-            patience = waiting.Patience(
-                if_nobody=request.if_nobody,
-                busy_for=timedelta(seconds=request.max_queue_wait_seconds),
-                since=now,
-            )
-            facts = all_facts(ledger, now)
-            judged = waiting.judge(wanted, patience, facts, now=now, policy=self.waiting)
-            at_once_here = isinstance(judged, waiting.Here)
-            rejections, eligible = explain(facts, replace(wanted, here_allowed=at_once_here))
-            return Why(
-                wants=_wants(wanted),
-                rejections=rejections,
-                eligible=eligible,
-                verdict=_then(wanted, patience, facts, judged, self.waiting),
-            )
-
-        return await self.store.read(operation)
-
-
-def _then(
-    wanted: Wanted,
-    patience: waiting.Patience,
-    facts: Sequence[RunnerFacts],
-    judged: waiting.Verdict,
-    policy: waiting.WaitingPolicy,
-) -> str:
-    """Return what a verdict means in words, and what follows when the waiting is over."""
-    said = _sentence(judged)
-    if not isinstance(judged, waiting.Wait) or judged.until is None:
-        return said
-    later = waiting.judge(wanted, patience, facts, now=judged.until, policy=policy)
-    if isinstance(later, waiting.Here):
-        return f"{said}, then it is built here"
-    return f"{said}, then it fails" if isinstance(later, waiting.NoHope) else said
-
-
-def _wants(wanted: Wanted) -> str:
-    memory = f", {size(wanted.peak_bytes)} memory (its last build)" if wanted.peak_bytes else ""
-    secrets = ", its secrets" if wanted.secrets else ""
-    preview = ", a preview" if wanted.preview else ""
-    network = "no network" if wanted.network == "none" else "a network"
-    return f"{wanted.platform or 'any platform'}{memory}, {network}{secrets}{preview}"
 
 
 def visible(ledger: Ledger, principal: Principal, build_id: str) -> StoredBuild:
@@ -323,20 +295,35 @@ def visible(ledger: Ledger, principal: Principal, build_id: str) -> StoredBuild:
     return candidates[0]
 
 
-def _for_one_platform(request: Submit) -> Submit:
-    """Return the request with its one platform in the plan.
+def _with_platforms(request: Submit) -> Submit:
+    """Return the request with each platform once, in its one spelling; a single one in the plan.
 
     Raises:
-        PlanUnsupported: there are several.
+        PlanUnsupported: the plan names one, and the request others.
     """
-    wanted = {*request.platforms} | {request.plan.platform} - {None}
+    wanted = tuple(dict.fromkeys(normalise_platform(*p.split("/")) for p in request.platforms))
+    own = request.plan.platform and normalise_platform(*request.plan.platform.split("/"))
+    if own and wanted not in {(), (own,)}:
+        raise PlanUnsupported(
+            f"the plan is for {own}, and the build for {', '.join(wanted)}",
+            hint="leave the plan's platform out",
+        )
     if len(wanted) > 1:
-        hint = f"submit one build for each of {', '.join(sorted(map(str, wanted)))}"
-        raise PlanUnsupported("a build is for one platform", hint=hint)
-    if not request.platforms:
-        return request
-    plan = msgspec.structs.replace(request.plan, platform=request.platforms[0])
-    return msgspec.structs.replace(request, plan=plan)
+        return msgspec.structs.replace(request, platforms=wanted)
+    plan = msgspec.structs.replace(request.plan, platform=next(iter(wanted), own))
+    return msgspec.structs.replace(request, plan=plan, platforms=wanted)
+
+
+def parts_of(request: Submit) -> Sequence[Submit]:
+    """Return what runners build of a request: one build for each of several platforms.
+
+    What is there once is the parent's: the key, the tags, and the group.
+    """
+    if len(request.platforms) < 2:
+        return [request]
+    part = msgspec.structs.replace(request, platforms=(), key=None, tags=(), supersedes=None)
+    plans = [msgspec.structs.replace(part.plan, platform=one) for one in request.platforms]
+    return [msgspec.structs.replace(part, plan=plan) for plan in plans]
 
 
 def _without_secrets(request: Submit) -> tuple[Submit, Mapping[str, bytes]]:
@@ -351,13 +338,3 @@ def _without_secrets(request: Submit) -> tuple[Submit, Mapping[str, bytes]]:
         raise InvalidRequest(detail, hint="leave the plan's secrets out: the router writes them")
     plan = msgspec.structs.replace(request.plan, secrets=names)
     return msgspec.structs.replace(request, plan=plan, secrets={}), request.secrets
-
-
-def _sentence(judged: waiting.Verdict) -> str:
-    match judged:
-        case waiting.Wait(why, until):
-            return f"waits: {why}" + (f" (until {until:%H:%M:%S} UTC)" if until else "")
-        case waiting.Here(reason):
-            return "is built on this machine" + (f": {reason}" if reason else "")
-        case waiting.NoHope(_, detail):
-            return f"fails: {detail}"

@@ -6,13 +6,13 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pierhead.protocol.result import Envelope, Failure
-from pierhead.router.domain.build import Expire, GiveUp, LeasePolicy
+from pierhead.router.domain.build import Expire, GiveUp, LeasePolicy, State
 from pierhead.router.domain.matching import RunnerFacts
 from pierhead.router.domain.waiting import Here, NoHope, WaitingPolicy, judge
 from pierhead.router.ports import Clock, Ledger, Store, StoredBuild
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import all_facts, patience_of, wanted_of
-from pierhead.router.services.lifecycle import Lifecycle, announce
+from pierhead.router.services.lifecycle import Lifecycle, announce, as_it_is
 
 EVERY_SECONDS: Final = 1.0
 
@@ -38,7 +38,8 @@ class Sweep:
     def _sweep(self, ledger: Ledger, now: datetime) -> Sequence[StoredBuild]:
         ledger.mark_alive(now)
         changed = []
-        for stored in ledger.leased():
+        for listed in ledger.leased():
+            stored = as_it_is(ledger, listed)
             after = self.lifecycle.apply(ledger, stored, Expire(), now)
             if after != stored:
                 changed.append(after)
@@ -88,6 +89,9 @@ def consider_here(
     now: datetime,
 ) -> StoredBuild:
     """Judge a queued build's waiting, and store what follows from it."""
+    stored = as_it_is(ledger, stored)
+    if stored.build.state is not State.QUEUED:
+        return stored  # its sibling just ended it
     verdict = judge(wanted_of(stored), patience_of(stored), facts, now=now, policy=policy)
     match verdict:
         case Here(reason) if stored.here_reason is None:

@@ -2,12 +2,13 @@
 
 from datetime import datetime
 
-from pierhead.protocol.build import BuildView
+from pierhead.protocol.build import BuildView, ChildBuild
 from pierhead.protocol.ids import BuildId
 from pierhead.protocol.project import EnvironmentView, ProjectView, TokenView
 from pierhead.protocol.runner import RunnerView
 from pierhead.router.domain.credential import Credential
 from pierhead.router.domain.matching import RunnerFacts
+from pierhead.router.domain.parent import Parent
 from pierhead.router.ports import StoredBuild, StoredEnvironment, StoredProject
 
 
@@ -24,6 +25,7 @@ def rfc3339(at: datetime | None) -> str | None:
 def view_of(stored: StoredBuild, *, position: int | None = None, log_bytes: int = 0) -> BuildView:
     """Return a build as its submitter sees it."""
     build = stored.build
+    children = build.children if isinstance(build, Parent) else ()
     return BuildView(
         id=BuildId(build.id),
         project=stored.submit.project,
@@ -49,6 +51,11 @@ def view_of(stored: StoredBuild, *, position: int | None = None, log_bytes: int 
         log_bytes=log_bytes,
         log_complete=stored.log_complete,
         plan=stored.submit.plan,
+        parent=BuildId(stored.parent) if stored.parent else None,
+        children=tuple(
+            ChildBuild(id=BuildId(child.id), platform=child.platform, state=child.state.value)
+            for child in children
+        ),
     )
 
 

@@ -22,6 +22,8 @@ from pierhead.router.adapters.sql.projects import SqlProjects
 from pierhead.router.adapters.sql.statements import SELECTOR_LENGTH, selector, upsert
 from pierhead.router.domain.build import Build, CancelWish, Lease, State
 from pierhead.router.domain.enrollment import Code
+from pierhead.router.domain.naming import family_of
+from pierhead.router.domain.parent import Child, Parent
 from pierhead.router.domain.session import Session
 from pierhead.router.ports import (
     Ledger,
@@ -40,13 +42,13 @@ _BUILD_BY_ID: Final = sa.select(t.builds).where(t.builds.c.id == sa.bindparam("b
 _OPEN_BUILDS: Final = {
     state: sa.select(t.builds)
     # The state is part of the text, so that the index over open builds fits it.
-    .where(t.builds.c.state == sa.literal_column(f"'{state}'"))
+    .where(t.builds.c.state == sa.literal_column(f"'{state}'"), t.builds.c.children.is_(None))
     .order_by(t.builds.c.sequence)
     .limit(1000)
     for state in (State.QUEUED, State.LEASED)
 }
 _QUEUE_LENGTH: Final = sa.select(sa.func.count()).where(
-    t.builds.c.state == sa.literal_column(f"'{State.QUEUED}'")
+    t.builds.c.state == sa.literal_column(f"'{State.QUEUED}'"), t.builds.c.children.is_(None)
 )
 _RUNNER_BY_HASH: Final = sa.select(t.runners).where(
     selector(t.runners.c.credential_hash) == sa.bindparam("part")
@@ -134,6 +136,8 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
         """Return at most two builds whose id begins so; `@`: the latest."""
         query = sa.select(t.builds).order_by(t.builds.c.sequence.desc())
         query = _within(query, project, environment)
+        if prefix == family_of(prefix):
+            query = query.where(t.builds.c.parent.is_(None))
         if prefix == "@":
             return self._builds(query.limit(1))
         return self._builds(query.where(t.builds.c.id.startswith(prefix, autoescape=True)).limit(2))
@@ -146,10 +150,13 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
         *,
         by: str | None = None,
         environment: str | None = None,
+        children: bool = False,
     ) -> Sequence[StoredBuild]:
         """Return builds, newest first; `by`: only what they submitted."""
         query = sa.select(t.builds).order_by(t.builds.c.sequence.desc()).limit(limit)
         query = _within(query, project, environment)
+        if not children:
+            query = query.where(t.builds.c.parent.is_(None))
         if before is not None:
             query = query.where(t.builds.c.sequence < before)
         if by is not None:
@@ -182,7 +189,8 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
     def ended_before(self, before: datetime, limit: int) -> Sequence[StoredBuild]:
         """Return builds that ended before a time, oldest first."""
         at = t.builds.c.finished_at
-        query = sa.select(t.builds).where(at < before.timestamp()).order_by(at)
+        parents = t.builds.c.parent.is_(None)
+        query = sa.select(t.builds).where(at < before.timestamp(), parents).order_by(at)
         return self._builds(query.limit(limit))
 
     def delete_build(self, build_id: str) -> None:
@@ -411,10 +419,23 @@ def _build(row: sa.RowMapping) -> StoredBuild:
         submitted_by=row["submitted_by"],
         preview=row["preview"],
         peak_bytes=row["peak_bytes"],
+        parent=row["parent"],
     )
 
 
 def _machine(row: sa.RowMapping) -> Build:
+    wish = None
+    if row["cancel_by"] is not None:
+        wish = CancelWish(by=row["cancel_by"], reason=row["cancel_reason"])
+    if row["children"] is not None:
+        return Parent(
+            id=row["id"],
+            state=State(row["state"]),
+            cancel=wish,
+            finished_at=_maybe_time(row["finished_at"]),
+            children=msgspec.json.decode(row["children"], type=tuple[Child, ...]),
+            culprit=row["culprit"],
+        )
     lease = None
     if row["lease_session"] is not None:
         lease = Lease(
@@ -424,9 +445,6 @@ def _machine(row: sa.RowMapping) -> Build:
             fence=row["fence"],
             expires_at=_time(row["lease_expires_at"]),
         )
-    wish = None
-    if row["cancel_by"] is not None:
-        wish = CancelWish(by=row["cancel_by"], reason=row["cancel_reason"])
     return Build(
         id=row["id"],
         state=State(row["state"]),
@@ -443,6 +461,7 @@ def _machine(row: sa.RowMapping) -> Build:
 
 def _build_row(stored: StoredBuild) -> dict[str, Any]:
     build, lease = stored.build, stored.build.lease
+    parent = build if isinstance(build, Parent) else None
     return {
         "id": build.id,
         "sequence": stored.sequence,
@@ -466,6 +485,9 @@ def _build_row(stored: StoredBuild) -> dict[str, Any]:
         "submitted_by": stored.submitted_by,
         "preview": stored.preview,
         "peak_bytes": stored.peak_bytes,
+        "parent": stored.parent,
+        "children": msgspec.json.encode(parent.children) if parent else None,
+        "culprit": parent.culprit if parent else None,
         "state": build.state.value,
         "fence": build.fence,
         "attempts": build.attempts,

@@ -14,6 +14,8 @@ from pierhead.router.adapters.sql.tables import builds
 from pierhead.router.domain.credential import Credential, Terms
 from pierhead.router.ports import Contents, StoredEnvironment, StoredProject
 
+# What people count: a build for several platforms is one.
+_WHOLE: Final = builds.c.parent.is_(None)
 _OPEN: Final = builds.c.state.in_(["queued", "leased"])
 _BY_HASH: Final = sa.select(t.tokens).where(selector(t.tokens.c.hash) == sa.bindparam("part"))
 
@@ -36,7 +38,7 @@ class SqlProjects:
         """Return projects by name, beyond `after`, with how many builds they had."""
         count = (
             sa.select(sa.func.count())
-            .where(builds.c.project == t.projects.c.name)
+            .where(builds.c.project == t.projects.c.name, _WHOLE)
             .scalar_subquery()
             .label("builds")
         )
@@ -64,8 +66,8 @@ class SqlProjects:
     def contents(self, project: str) -> Contents:
         """Count what a project has."""
         return Contents(
-            builds=self._count(builds, builds.c.project == project),
-            open_builds=self._count(builds, builds.c.project == project, _OPEN),
+            builds=self._count(builds, builds.c.project == project, _WHOLE),
+            open_builds=self._count(builds, builds.c.project == project, _WHOLE, _OPEN),
             images=self._count(manifests, manifests.c.repository == project),
             tags=self._count(tags, tags.c.repository == project),
             environments=self._count(t.environments, t.environments.c.project == project),
@@ -113,6 +115,7 @@ class SqlProjects:
         mine = (
             builds.c.project == t.environments.c.project,
             builds.c.environment == t.environments.c.name,
+            _WHOLE,
         )
         count = sa.select(sa.func.count()).where(*mine).scalar_subquery().label("builds")
         query = (
@@ -139,7 +142,7 @@ class SqlProjects:
     def open_builds(self, project: str, environment: str) -> int:
         """Return how many builds of an environment wait or run."""
         mine = (builds.c.project == project, builds.c.environment == environment)
-        return self._count(builds, *mine, _OPEN)
+        return self._count(builds, *mine, _WHOLE, _OPEN)
 
     # Tokens.
 

@@ -34,6 +34,10 @@ builds = sa.Table(
     sa.Column("submitted_by", sa.String, nullable=False),
     sa.Column("preview", sa.Boolean, nullable=False),
     sa.Column("peak_bytes", sa.Integer),
+    # Of several platforms: the child names its parent, the parent has its children as JSON.
+    sa.Column("parent", sa.String),
+    sa.Column("children", sa.LargeBinary),
+    sa.Column("culprit", sa.String),
     # The machine's own state; the lease lives in the build, so the two cannot disagree.
     sa.Column("state", sa.String, nullable=False),
     sa.Column("fence", sa.Integer, nullable=False),
@@ -53,7 +57,7 @@ sa.Index(
     "router_builds_open",
     builds.c.state,
     builds.c.sequence,
-    sqlite_where=builds.c.state.in_(["queued", "leased"]),
+    sqlite_where=builds.c.state.in_(["queued", "leased"]) & builds.c.children.is_(None),
 )
 sa.Index(
     "router_builds_by_group",
