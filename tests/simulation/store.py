@@ -13,9 +13,9 @@ from pierhead.protocol.plan import ContextRef
 from pierhead.router.domain.build import State
 from pierhead.router.domain.credential import Credential
 from pierhead.router.domain.enrollment import Code
-from pierhead.router.domain.upstream import Image, Login
 from pierhead.router.domain.naming import family_of
 from pierhead.router.domain.parent import Parent
+from pierhead.router.domain.upstream import Image, Login
 from pierhead.router.ports import (
     Contents,
     Ledger,
