@@ -62,9 +62,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AGAIN_SECONDS", 0)
 
 
-async def told(client: Scripted, **how: bool) -> int:
-    as_json = how.pop("as_json", False)
-    story = Story("web", **how)
+async def told(
+    client: Scripted, *, as_json: bool = False, quiet: bool = False, raw: bool = False
+) -> int:
+    story = Story("web", quiet=quiet, raw=raw)
     return await follow(cast("RouterClient", client), "b_7f3k", story, as_json=as_json)
 
 

@@ -209,7 +209,7 @@ def changed(**options: Any) -> BuildRequest:
 @pytest.mark.parametrize(
     ("request_", "policy", "named"),
     [
-        (changed(platforms=("linux/amd64", "linux/arm64")), BuildPolicy(), "several platforms"),
+        (changed(platforms=tuple(f"linux/a{n}" for n in range(5))), BuildPolicy(), "too many"),
         (changed(want=(Want(name="site", path="/srv"),)), BuildPolicy(), "want"),
         (changed(scan=Scan.GATE), BuildPolicy(), "scan=gate"),
         (changed(priority=1), BuildPolicy(), "priority"),

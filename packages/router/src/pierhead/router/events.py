@@ -2,6 +2,9 @@
 
 `cursor` is where to go on: give it to `Build.events(after=)`, and nothing is missed and nothing
 comes twice. A kind that is added later is sent only to clients that ask for it.
+
+Of a build for several platforms, `platform` says whose event it is: each has a runner, attempts and
+a log of its own, with offsets of its own. Without one, an event is of the whole build.
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,6 +25,7 @@ class Queued:
     position: int | None = None  # from 1; none: not known yet
     expected_wait: timedelta | None = None
     rejected: tuple[Rejection, ...] = ()
+    platform: str | None = None
     cursor: Cursor = START
 
 
@@ -32,6 +36,7 @@ class Started:
     runner: str
     executor: Literal["runners", "here", "local"]
     attempt: int
+    platform: str | None = None
     cursor: Cursor = START
 
 
@@ -42,6 +47,7 @@ class Step:
     name: str
     state: Literal["started", "cached", "done", "failed"]
     took: timedelta | None = None  # of steps that ended
+    platform: str | None = None
     cursor: Cursor = START
 
 
@@ -53,6 +59,7 @@ class Log:
     offset: int  # of data[0], in bytes from the log's beginning
     stream: Literal["stdout", "stderr"] = "stdout"
     step: str | None = None
+    platform: str | None = None
     cursor: Cursor = START
 
 
@@ -63,6 +70,7 @@ class Progress:
     phase: Literal["pack", "upload", "push", "extract", "scan"]
     done_bytes: int
     total_bytes: int | None  # none: not known
+    platform: str | None = None
     cursor: Cursor = START
 
 
@@ -72,6 +80,7 @@ class Requeued:
 
     attempt: int
     reason: str
+    platform: str | None = None
     cursor: Cursor = START
 
 
@@ -81,6 +90,7 @@ class FellBack:
 
     reason: str
     to: Literal["here", "local"]
+    platform: str | None = None
     cursor: Cursor = START
 
 
@@ -91,6 +101,7 @@ class Notice:
     slug: str
     text: str
     hint: str | None = None
+    platform: str | None = None
     cursor: Cursor = START
 
 

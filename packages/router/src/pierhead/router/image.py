@@ -95,11 +95,15 @@ class CacheUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageInfo:
-    """One built image."""
+    """One built image.
+
+    Of several platforms what an image has once (configuration, layers, artifacts) is that of the
+    first; `size_bytes` is all of them together.
+    """
 
     build_id: BuildId
     reference: str  # HOST/PROJECT@sha256:...: what to give to docker pull, compose, Kubernetes
-    digest: Digest  # of the manifest
+    digest: Digest  # of the manifest; of the index, when it is for several platforms
     config_digest: Digest  # what `docker inspect` calls the image's Id
     config: ImageConfig
     platforms: tuple[str, ...]
@@ -116,6 +120,7 @@ class ImageInfo:
     peak_memory_bytes: int | None = None  # none: the machine does not count it
     cache: CacheUse = CacheUse()
     warnings: tuple[str, ...] = ()
+    by_platform: Mapping[str, Digest] = field(default_factory=dict)  # of each one's manifest
 
     def to_docker_inspect(self) -> dict[str, Any]:
         """Return what `docker inspect` says of the image once it was pulled.

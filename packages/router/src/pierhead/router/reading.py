@@ -56,30 +56,49 @@ def event_of(told: wire.Event) -> Event | None:
     cursor = Cursor(told.cursor)
     match told:
         case wire.Queued():
-            return Queued(position=told.position, rejected=rejected(told.rejections), cursor=cursor)
+            who = rejected(told.rejections)
+            return Queued(
+                position=told.position, rejected=who, platform=told.platform, cursor=cursor
+            )
         case wire.Started():
             executor: Literal["here", "runners"] = "here" if told.here else "runners"
             return Started(
-                runner=told.runner, executor=executor, attempt=told.attempt, cursor=cursor
+                runner=told.runner,
+                executor=executor,
+                attempt=told.attempt,
+                platform=told.platform,
+                cursor=cursor,
             )
         case wire.PhaseChanged(phase=phase):
             if phase not in _MOVING:
                 return None
-            return Progress(phase=_MOVING[phase], done_bytes=0, total_bytes=None, cursor=cursor)
+            return Progress(
+                phase=_MOVING[phase],
+                done_bytes=0,
+                total_bytes=None,
+                platform=told.platform,
+                cursor=cursor,
+            )
         case wire.Step():
             took = timedelta(milliseconds=told.took_ms) if told.took_ms is not None else None
-            return Step(name=told.name, state=told.state, took=took, cursor=cursor)
+            return Step(
+                name=told.name, state=told.state, took=took, platform=told.platform, cursor=cursor
+            )
         case wire.Log():
-            return Log(data=told.data, offset=told.offset, cursor=cursor)
+            return Log(data=told.data, offset=told.offset, platform=told.platform, cursor=cursor)
         case wire.Requeued():
-            return Requeued(attempt=told.attempt, reason=told.reason, cursor=cursor)
+            return Requeued(
+                attempt=told.attempt, reason=told.reason, platform=told.platform, cursor=cursor
+            )
         case wire.FellBack():
-            return FellBack(reason=told.reason, to="here", cursor=cursor)
+            return FellBack(reason=told.reason, to="here", platform=told.platform, cursor=cursor)
         case wire.Notice():
-            return Notice(slug="notice", text=told.text, hint=told.hint, cursor=cursor)
+            return Notice(
+                slug="notice", text=told.text, hint=told.hint, platform=told.platform, cursor=cursor
+            )
         case wire.CancelRequested():
             text = f"{told.by} asked for the end: {told.reason}"
-            return Notice(slug="cancel-requested", text=text, cursor=cursor)
+            return Notice(slug="cancel-requested", text=text, platform=told.platform, cursor=cursor)
         case wire.Finished():
             return Finished(outcome=outcome_of(told.build), cursor=cursor)
         case _:
@@ -93,7 +112,14 @@ def rejected(rejections: Sequence[wire.Rejection]) -> tuple[Rejection, ...]:
 
 def reasons(why: wire.Why) -> tuple[Rejection | Eligible, ...]:
     """Return who would take a build, then who would not."""
-    return (*(Eligible(runner=name) for name in why.eligible), *rejected(why.rejections))
+    return (*(Eligible(runner=name) for name in why.eligible), *who_refuses(why))
+
+
+def who_refuses(why: wire.Why) -> tuple[Rejection, ...]:
+    """Return who does not take a build; of several platforms, those that nobody takes count."""
+    untaken = (part for part in why.platforms if not part.eligible)
+    each = (one for part in untaken for one in part.rejections)
+    return rejected(tuple(dict.fromkeys((*why.rejections, *each))))
 
 
 def outcome_of(view: wire.BuildView) -> Outcome:
@@ -115,7 +141,7 @@ def outcome_of(view: wire.BuildView) -> Outcome:
 
 def _cancelled(view: wire.BuildView) -> Cancelled:
     proof = view.result.stop_proof if view.result else None
-    never_ran = view.fence == 0
+    never_ran = view.fence == 0 and view.started_at is None  # a parent has no fence
     return Cancelled(
         by=view.cancelled_by or "somebody",
         reason=view.cancel_reason or "",
@@ -158,6 +184,7 @@ def image_of(view: wire.BuildView) -> ImageInfo:
         config_digest=Digest(envelope.config_digest),
         config=_config(envelope.config or result.ImageConfig(), first.platform),
         platforms=tuple(image.platform for image in envelope.platforms),
+        by_platform={one.platform: Digest(one.manifest_digest) for one in envelope.platforms},
         size_bytes=sum(image.size_bytes for image in envelope.platforms),
         layers=tuple(map(Digest, first.layers)),
         diff_ids=tuple(map(Digest, first.diff_ids)),

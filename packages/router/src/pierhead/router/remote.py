@@ -45,7 +45,7 @@ from pierhead.router.reading import (
     event_of,
     outcome_of,
     reasons,
-    rejected,
+    who_refuses,
 )
 from pierhead.router.request import BuildPolicy, BuildRequest
 from pierhead.router.wanted import check, submit_of, why_of
@@ -251,7 +251,7 @@ class RemoteBuild:
         """Add who did not take the build, when nobody did."""
         if not isinstance(outcome, NotBuilt) or outcome.reason == "integrity":
             return outcome
-        return replace(outcome, rejected=rejected((await client.why(self._id)).rejections))
+        return replace(outcome, rejected=who_refuses(await client.why(self._id)))
 
     async def _ended_at(self, after: Cursor) -> bool:
         """Say whether nothing follows a cursor, because the build ended there."""

@@ -26,13 +26,15 @@ def built(build_id: BuildId, request: BuildRequest, config: ImageConfig | None =
     """Return a plausible image; the same request gives the same digest."""
     name = f"{request.project} {request.dockerfile} {request.target}".encode()
     digest = Digest("sha256:" + hashlib.sha256(name).hexdigest())
+    platforms = request.platforms or ("linux/amd64",)
     image = ImageInfo(
         build_id=build_id,
         reference=f"{HOST}/{request.project}@{digest}",
         digest=digest,
         config_digest=digest,
         config=config or ImageConfig(labels=request.labels),
-        platforms=request.platforms or ("linux/amd64",),
+        platforms=platforms,
+        by_platform=dict.fromkeys(platforms, digest),
         size_bytes=1,
         built_on="desktop",
     )

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from pierhead.protocol.build import WhyRequest
 from pierhead.protocol.plan import (
+    PLATFORMS_MAX,
     QUEUE_WAIT_SECONDS_MAX,
     TIMEOUT_SECONDS_MAX,
     ContextRef,
@@ -27,7 +28,6 @@ def check(request: BuildRequest, policy: BuildPolicy) -> None:
         RefusedError: it cannot, and what.
     """
     asked = {
-        "several platforms": len(request.platforms) > 1,
         "want": bool(request.want),
         "scan=gate": request.scan is Scan.GATE,
         "a priority": request.priority != 0,
@@ -46,6 +46,9 @@ def check(request: BuildRequest, policy: BuildPolicy) -> None:
         raise RefusedError(
             "the policy wants a local build, and there is no local builder", hint=hint
         )
+    if len(request.platforms) > PLATFORMS_MAX:
+        detail = f"{len(request.platforms)} platforms are too many for one build"
+        raise RefusedError(detail, hint=f"at most {PLATFORMS_MAX} at once")
     _bounded("timeout", request.timeout, timedelta(seconds=TIMEOUT_SECONDS_MAX))
     _bounded("patience", policy.patience or _PATIENCE, timedelta(seconds=QUEUE_WAIT_SECONDS_MAX))
 
@@ -66,9 +69,10 @@ def submit_of(request: BuildRequest, policy: BuildPolicy, context: ContextRef, k
             labels=dict(request.labels),
             no_cache=request.no_cache,
             pull=request.pull,
-            platform=_platform(request),
+            platform=_only_platform(request),
             timeout_seconds=max(1, int(request.timeout.total_seconds())),
         ),
+        platforms=_several_platforms(request),
         context=context,
         key=key,
         tags=request.tags,
@@ -85,14 +89,19 @@ def why_of(request: BuildRequest, policy: BuildPolicy) -> WhyRequest:
     """Return the document that asks who would take a build."""
     return WhyRequest(
         project=request.project,
-        platform=_platform(request),
+        platform=_only_platform(request),
+        platforms=_several_platforms(request),
         if_nobody=_if_nobody(policy),
         max_queue_wait_seconds=_patience_seconds(policy),
     )
 
 
-def _platform(request: BuildRequest) -> str | None:
-    return request.platforms[0] if request.platforms else None
+def _only_platform(request: BuildRequest) -> str | None:
+    return request.platforms[0] if len(request.platforms) == 1 else None
+
+
+def _several_platforms(request: BuildRequest) -> tuple[str, ...]:
+    return request.platforms if len(request.platforms) > 1 else ()
 
 
 def _patience_seconds(policy: BuildPolicy) -> int:

@@ -4,7 +4,7 @@ It is read before the first line is told, so nothing here imports what speaks to
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +30,7 @@ class Wish:
         return any(output.destination == "-" for output in self.outputs)
 
 
-def check_wish(wish: Wish, *, detach: bool) -> None:
+def check_wish(wish: Wish, *, detach: bool, platforms: Sequence[str] = ()) -> None:
     """Refuse now what could not be done after the build.
 
     Raises:
@@ -41,6 +41,10 @@ def check_wish(wish: Wish, *, detach: bool) -> None:
     if detach and (files or wish.load or wish.takes_stdout):
         text = "--detach does not wait for the image, so nothing can be made of it"
         raise fail(text, "leave out --detach, or -o, --load, --iidfile and --metadata-file", USAGE)
+    if len(platforms) > 1 and (wish.outputs or wish.load):
+        text = "-o and --load are for an image of one platform"
+        hint = f"--platform {platforms[0]}, or copy all of it: skopeo copy --all docker://REFERENCE"
+        raise fail(text, f"{hint} oci:FOLDER", USAGE)
     for file in files:
         if not file.absolute().parent.is_dir():
             folder = file.absolute().parent
@@ -70,6 +74,7 @@ class Asked:
     name: str
     tags: tuple[str, ...]
     plan: Plan
+    platforms: tuple[str, ...]  # several, or none: then the plan has it
     wish: Wish
     key: str | None
     on: tuple[str, ...]

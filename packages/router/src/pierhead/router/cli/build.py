@@ -50,7 +50,9 @@ def command(
         str | None, typer.Option(help="Stage to build", callback=formed(Name))
     ] = None,
     label: Annotated[Texts, typer.Option(help="NAME=VALUE")] = None,
-    platform: Annotated[Texts, typer.Option(help="linux/amd64, say")] = None,
+    platform: Annotated[
+        Texts, typer.Option(help="linux/amd64, say, or linux/amd64,linux/arm64: one image for all")
+    ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every step")] = False,
     pull: Annotated[bool, typer.Option("--pull", help="Look for newer base images")] = False,
     network: Annotated[str, typer.Option(help="default, or none")] = "default",
@@ -109,12 +111,13 @@ def command(
     names = [flags.tag_of(text) for text in tag or []]
     own = flags.project_of(project, names, folder.resolve().name)
     dockerfile, extra_files = _dockerfile(folder, file)
+    platforms = flags.platforms_of(platform or [])
     plan = Plan(
         dockerfile=dockerfile,
         target=target,
         build_args=flags.pairs("--build-arg", build_arg or [], from_environment=True),
         labels=flags.pairs("--label", label or [], from_environment=False),
-        platform=flags.platform_of(platform or []),
+        platform=platforms[0] if len(platforms) == 1 else None,
         no_cache=no_cache,
         pull=pull,
         network=flags.network_of(network),
@@ -131,7 +134,7 @@ def command(
         names=tuple(f"{name.project}:{name.tag}" for name in names),
         quiet=quiet or as_json,
     )
-    check_wish(wish, detach=detach)
+    check_wish(wish, detach=detach, platforms=platforms)
     asked = Asked(
         folder=folder,
         project=own,
@@ -139,6 +142,7 @@ def command(
         name=names[0].project if names else own,
         tags=tuple(name.tag for name in names),
         plan=plan,
+        platforms=platforms if len(platforms) > 1 else (),
         wish=wish,
         key=key,
         on=flags.names_of(on or []),

@@ -3,14 +3,14 @@
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Final, TypeVar
 
 import typer
 from msgspec import Meta
 
-from pierhead.protocol.build import FINAL_STATES, BuildView, CancelRequest, Rerun, Why
+from pierhead.protocol.build import FINAL_STATES, BuildView, CancelRequest, PlatformWhy, Rerun, Why
 from pierhead.protocol.cli.given import PROGRESS, AsJson, Limit, Url, formed, one_of
 from pierhead.protocol.cli.place import find_place
 from pierhead.protocol.cli.speak import (
@@ -66,11 +66,17 @@ def list_builds(
     project: Project = None,
     mine: Mine = False,
     limit: Limit = 20,
+    children: Annotated[
+        bool, typer.Option("--children", help="Each platform's build of those for several, too")
+    ] = False,
     as_json: AsJson = False,
     url: Url = None,
 ) -> None:
     """List builds, newest first."""
-    page = _ask(url, lambda client: client.builds(project=project, limit=limit, mine=mine))
+    page = _ask(
+        url,
+        lambda client: client.builds(project=project, limit=limit, mine=mine, children=children),
+    )
     if as_json:
         give_json(page)
         return
@@ -98,28 +104,50 @@ def show(build_id: Id, as_json: AsJson = False, url: Url = None) -> None:
         "log": f"{view.log_bytes} bytes"
         + ("" if view.log_complete is not False else ", not whole"),
     }
+    if view.children:
+        rows["log"] = "of each platform: pierhead builds log " + view.children[0].id
+    if view.parent:
+        rows["image"] = f"with that of {view.parent}"
     if view.result and view.result.failure:
         rows["failure"] = f"{view.result.failure.cause}: {view.result.failure.message}"
     for name, value in rows.items():
         give(f"{name:10} {value}")
+    images = view.result.platforms if view.result else ()
+    digests = {image.platform: image.manifest_digest for image in images}
+    for child in view.children:
+        said = f"{child.platform:16} {child.id}   {child.state}   "
+        give(f"{said}{digests.get(child.platform, '')}".rstrip())
 
 
 @app.command()
 def log(build_id: Id, url: Url = None) -> None:
     """Print the log: into a file or a pipe as it is stored, on a terminal what cannot harm it.
 
-    On a terminal colours are shown, and every other control character is written out.
+    On a terminal colours are shown, and every other control character is written out. Of a build
+    for several platforms it is one log after the other, each line with its platform.
     """
     write = LogLines(sys.stdout) if sys.stdout.isatty() else sys.stdout.buffer
 
     async def read(client: RouterClient) -> None:
-        offset = 0
-        while data := await client.log(build_id, offset=offset):
-            write.write(data)
-            offset += len(data)
+        view = await client.build(build_id)
+        for child in view.children:
+            mark = f"{child.platform}  ".encode()
+            whole = b"".join([part async for part in _log(client, child.id)])
+            for line in whole.rstrip(b"\n").split(b"\n"):
+                write.write(mark + line + b"\n")
+        if not view.children:
+            async for part in _log(client, view.id):
+                write.write(part)
         write.flush()
 
     _ask(url, read)
+
+
+async def _log(client: RouterClient, build_id: str) -> AsyncIterator[bytes]:
+    offset = 0
+    while data := await client.log(build_id, offset=offset):
+        yield data
+        offset += len(data)
 
 
 @app.command()
@@ -154,13 +182,25 @@ def why(build_id: Id, as_json: AsJson = False, url: Url = None) -> None:
     if as_json:
         give_json(found)
         return
-    give(f"{view.project} wants {found.wants}")
+    states: dict[str, str] = {child.id: child.state for child in view.children}
+    states[view.id] = view.state
+    for one in found.platforms:
+        _give_why(view.project, one, one.build or view.id, states)
+    if not found.platforms:
+        _give_why(view.project, found, view.id, states)
+
+
+def _give_why(
+    project: str, found: Why | PlatformWhy, build_id: str, states: Mapping[str, str]
+) -> None:
+    give(f"{project} wants {found.wants}")
     for rejection in found.rejections:
         give(f"  {rejection.runner:12} {rejection.reason}")
     for name in found.eligible:
         give(f"  {name:12} can take it")
-    waits_for_others = view.state == "queued" and "here" in {r.runner for r in found.rejections}
-    anyway = f".  build it here anyway: pierhead builds run-here {view.id}"
+    rejected = {rejection.runner for rejection in found.rejections}
+    waits_for_others = states.get(build_id) == "queued" and "here" in rejected
+    anyway = f".  build it here anyway: pierhead builds run-here {build_id}"
     give(f"-> {found.verdict}{anyway if waits_for_others else ''}")
 
 
@@ -226,6 +266,8 @@ def run_here(build_id: Id, as_json: AsJson = False, url: Url = None) -> None:
 def row_of(view: BuildView, now: datetime) -> tuple[str, ...]:
     """Return a build as a row of the table."""
     wanted_for = (view.supersedes or "").removeprefix(f"{view.project}:") or ", ".join(view.tags)
+    if view.parent and view.plan:
+        wanted_for = view.plan.platform or ""
     age = now - datetime.fromisoformat(view.created_at)
     return (
         view.id,
@@ -238,9 +280,12 @@ def row_of(view: BuildView, now: datetime) -> tuple[str, ...]:
 
 
 def _state(view: BuildView) -> str:
+    built = sum(child.state == "succeeded" for child in view.children)
     match view.state:
         case "queued":
             return "waiting" + (f", {_nth(view.position)}" if view.position else "")
+        case "leased" if view.children and not view.cancel_requested:
+            return f"{built} of {len(view.children)} built"
         case "leased":
             return "cancelling" if view.cancel_requested else view.phase or "starting"
         case "failed" if view.result and view.result.failure:

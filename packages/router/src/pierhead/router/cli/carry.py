@@ -49,6 +49,7 @@ async def _submit(client: RouterClient, asked: Asked, context: ContextRef) -> Bu
         project=asked.project,
         environment=asked.environment,
         plan=asked.plan,
+        platforms=asked.platforms,
         context=context,
         key=key,
         tags=asked.tags,

@@ -22,7 +22,10 @@ async def deliver(client: RouterClient, view: BuildView, wish: Wish) -> None:
     if view.result is None or view.reference is None:
         return
     if wish.id_file:
-        wish.id_file.write_text(view.result.config_digest or "")
+        # As docker has it: what names the image, which is its index when it is for several.
+        several = len(view.result.platforms) > 1
+        named = view.result.manifest_digest if several else view.result.config_digest
+        wish.id_file.write_text(named or "")
     if not (wish.outputs or wish.load or wish.metadata_file):
         return
     image = await find_image(client, view.reference)

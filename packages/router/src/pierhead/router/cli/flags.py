@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 from pierhead.protocol.cli.given import checked
 from pierhead.protocol.cli.speak import USAGE, CommandFailed, fail
 from pierhead.protocol.ids import RunnerName
-from pierhead.protocol.plan import SHM_BYTES_MAX, HostEntry, Name, Ulimit
+from pierhead.protocol.plan import PLATFORMS_MAX, SHM_BYTES_MAX, HostEntry, Name, Ulimit
 from pierhead.protocol.platform import PlatformText, normalise_platform
 from pierhead.router.domain.errors import Refused
 from pierhead.router.domain.naming import TagName, parse_tag, project_from_folder
@@ -179,15 +179,18 @@ def network_of(text: str) -> Literal["default", "none"]:
     raise fail(f"--network {text} is not honoured", hint, USAGE)
 
 
-def platform_of(texts: Sequence[str]) -> str | None:
-    """Return the one platform that is asked for."""
-    wanted = [part for text in texts for part in text.split(",") if part]
-    if len(wanted) > 1:
-        hint = f"build for each by itself: --platform {wanted[0]}"
-        raise fail("several platforms in one build are not honoured", hint, USAGE)
-    if not wanted:
-        return None
-    return normalise_platform(*checked("--platform", wanted[0].lower(), PlatformText).split("/"))
+def platforms_of(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the platforms that are asked for, each once, in the order of the command line."""
+    wanted = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    found = tuple(dict.fromkeys(_platform(part) for part in wanted))
+    if len(found) > PLATFORMS_MAX:
+        text = f"--platform: {len(found)} platforms are too many for one build"
+        raise fail(text, f"at most {PLATFORMS_MAX} at once", USAGE)
+    return found
+
+
+def _platform(text: str) -> str:
+    return normalise_platform(*checked("--platform", text.lower(), PlatformText).split("/"))
 
 
 def names_of(texts: Sequence[str]) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import Final, assert_never
 
+import msgspec
+
 from pierhead.protocol import build as wire
 from pierhead.protocol.cli.speak import (
     INTERRUPTED,
@@ -40,12 +42,20 @@ class Story:
     """What was told of a build so far."""
 
     def __init__(
-        self, name: str, *, quiet: bool = False, raw: bool = False, gives: bool = True
+        self,
+        name: str,
+        *,
+        quiet: bool = False,
+        raw: bool = False,
+        gives: bool = True,
+        platform: str | None = None,
     ) -> None:
         self._name = name
         self._gives = gives  # no: stdout belongs to the image itself
         self._quiet = quiet
         self._raw = raw
+        self._mark = f"{platform}  " if platform else ""  # of one of several: in front of its lines
+        self._parts: dict[str, Story] = {}
         self._line = b""
         self._step: tuple[str, float] | None = None
         self._cached = False
@@ -58,20 +68,24 @@ class Story:
 
     def hear(self, event: wire.Event) -> None:
         """Tell one event."""
+        if not isinstance(event, wire.Finished) and event.platform is not None:
+            self._waits = False  # its platforms do, each by itself
+            self._part(event.platform).hear(msgspec.structs.replace(event, platform=None))
+            return
         match event:
             case wire.Queued(rejections=rejections):
                 self._waits = True
                 for rejection in rejections:
                     if rejection.runner != "here":
-                        self._tell(f"waiting   {rejection.runner}: {rejection.reason}")
+                        self._say("waiting", f"{rejection.runner}: {rejection.reason}")
             case wire.Started(runner=runner, here=here, note_bytes=note_bytes):
                 self._runner, self._here, self._waits = runner, here, False
                 self._note_bytes = note_bytes
-                self._tell(f"where     {runner}   {', '.join(_place(event))}")
+                self._say("where", f"{runner}   {', '.join(_place(event))}")
             case wire.Log(data=data, offset=offset):
                 note = data[: max(0, self._note_bytes - offset)]
                 if note and not self._raw:
-                    self._tell(note.decode("utf-8", "replace").rstrip("\n"))
+                    self._tell(self._mark + note.decode("utf-8", "replace").rstrip("\n"))
                 self._hear_log(data if self._raw else data[len(note) :])
             case wire.Step():
                 pass  # the log says so
@@ -80,20 +94,32 @@ class Story:
             case wire.Requeued(reason=reason):
                 self._end_step()
                 self._line, self._waits = b"", True  # the log begins anew
-                self._tell(f"again     moved to another runner: {reason}")
+                self._say("again", f"moved to another runner: {reason}")
             case wire.FellBack():
                 pass  # the beginning of the log says it
             case wire.Notice(text=text):
-                self._tell(f"note      {text}")
+                if self._mark:
+                    self._end()
+                self._say("note", text)
             case wire.CancelRequested(by=by):
-                self._tell(f"cancelling on {self._runner} (asked by {by}) ...")
+                self._tell(f"{self._mark}cancelling on {self._runner} (asked by {by}) ...")
             case wire.Finished():
-                self._waits = False
-                if self._line:
-                    self._hear_log(b"\n")
-                self._end_step()
+                self._end()
             case _:
                 assert_never(event)
+
+    def _part(self, platform: str) -> "Story":
+        """Return the story of one of several platforms."""
+        if platform not in self._parts:
+            part = Story(self._name, quiet=self._quiet, raw=self._raw, platform=platform)
+            self._parts[platform] = part
+        return self._parts[platform]
+
+    def _end(self) -> None:
+        self._waits = False
+        if self._line:
+            self._hear_log(b"\n")
+        self._end_step()
 
     def away(self) -> None:
         """Say that the control plane does not answer."""
@@ -103,13 +129,19 @@ class Story:
         """Say what a build waits for, as long as it waits, whenever that changes."""
         while True:
             await asyncio.sleep(EXPLAIN_SECONDS)
-            if not self._waits:
+            if not any(story._waits for story in (self, *self._parts.values())):
                 continue
             with contextlib.suppress(PierheadError):  # whoever follows the events tells it
-                verdict = (await client.why(build_id)).verdict
-                if self._waits and verdict != self._waiting_for:
-                    self._waiting_for = verdict
-                    self._tell(f"waiting   {verdict.removeprefix('waits: ')}")
+                found = await client.why(build_id)
+                for one in found.platforms:
+                    self._part(one.platform)._explain(one.verdict)
+                if not found.platforms:
+                    self._explain(found.verdict)
+
+    def _explain(self, verdict: str) -> None:
+        if self._waits and verdict != self._waiting_for:
+            self._waiting_for = verdict
+            self._say("waiting", verdict.removeprefix("waits: "))
 
     def end(self, view: wire.BuildView) -> int:
         """Tell how it ended, give the reference, and return the exit code."""
@@ -121,18 +153,30 @@ class Story:
                 moved = result.bytes_moved
                 there = f", {size(moved.present_bytes)} were there" if moved.present_bytes else ""
                 self._tell(f"push      {size(moved.pushed_bytes)}{there}")
+                for image in result.platforms if view.children else ():
+                    self._tell(f"image     {image.platform}  {image.manifest_digest}")
                 self._tell(
-                    f"{self._name}  built {self._where()} in {duration(took)}   "
+                    f"{self._name}  {self._built(view)} in {duration(took)}   "
                     f"({_facts(result)})   {view.id}"
                 )
-                (give if self._gives else self._tell)(view.reference or "")
+                if view.parent:
+                    self._tell(f"note      its image is shown with that of {view.parent}")
+                else:
+                    (give if self._gives else self._tell)(view.reference or "")
                 return OK
             case "cancelled":
                 tell(f"{self._name}  cancelled   {view.id}   {proof_text(result)}".rstrip())
                 return INTERRUPTED
             case _:
-                where = self._where() if self._runner else None
-                raise _failed(self._name, where, view, result)
+                failed = next((one for one in view.children if one.state == "failed"), None)
+                story = self._part(failed.platform) if failed else self
+                where = story._where() if story._runner else None
+                raise _failed(self._name, where, view, result, failed.id if failed else view.id)
+
+    def _built(self, view: wire.BuildView) -> str:
+        if view.children:
+            return f"{len(view.children)} platforms built on {view.runner}"
+        return f"built {self._where()}"
 
     def _where(self) -> str:
         return "here" if self._here else f"on {self._runner}"
@@ -146,10 +190,10 @@ class Story:
         found = _STEP.match(line)
         if self._raw:
             if not self._quiet:
-                tell_log(line)
+                tell_log(self._mark + line)
         elif found is not None:
             self._end_step()
-            text = f" {found[1] or ''}{found[2]} {found[3]}"
+            text = f" {self._mark}{found[1] or ''}{found[2]} {found[3]}"
             self._step = (text, time.monotonic())  # noqa: TID251 - what people see is real time
             self._cached = False
         elif line.startswith("--> Using cache"):
@@ -162,6 +206,9 @@ class Story:
         took = "cached" if self._cached else duration(time.monotonic() - began)  # noqa: TID251
         self._tell(f"{text[:72]:72}  {took}")
         self._step = None
+
+    def _say(self, label: str, text: str) -> None:
+        self._tell(f"{label:10}{self._mark}{text}")
 
     def _tell(self, line: str) -> None:
         if not self._quiet:
@@ -241,7 +288,9 @@ def _facts(result: Envelope) -> str:
     return ", ".join(facts)
 
 
-def _failed(name: str, where: str | None, view: wire.BuildView, result: Envelope) -> Exception:
+def _failed(
+    name: str, where: str | None, view: wire.BuildView, result: Envelope, log_of: str
+) -> Exception:
     failure = result.failure or Failure(cause="runner", message="no reason was given")
     again = f"again, same context: pierhead builds rerun {view.id}"
     if where is None:
@@ -260,7 +309,7 @@ def _failed(name: str, where: str | None, view: wire.BuildView, result: Envelope
             *detail,
         ]
     )
-    more = f"whole log: pierhead builds log {view.id}     {again}"
+    more = f"whole log: pierhead builds log {log_of}     {again}"
     return fail(text, f"{one_line(failure.hint)}\n      {more}" if failure.hint else more)
 
 

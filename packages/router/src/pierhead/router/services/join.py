@@ -103,9 +103,8 @@ def _failure(parent: Parent, culprit: StoredBuild) -> Failure:
     failure = culprit.envelope.failure if culprit.envelope else None
     if failure is None:
         return Failure(cause="runner", message=f"{platform}: no reason was given")
-    step = failure.step and f"{platform} {failure.step}"
     message = f"{platform}: {failure.message}"[:1000]
-    return msgspec.structs.replace(failure, message=message, step=step and step[:1000])
+    return msgspec.structs.replace(failure, message=message)
 
 
 def _proof(children: Sequence[StoredBuild]) -> StopProof | None:
