@@ -174,7 +174,7 @@ def test_a_secret_that_cannot_be_had_is_refused_before_anything_is_packed(
         ),
         (["--progress", "tty"], "--progress has to be one of auto, plain, quiet, and not 'tty'"),
         (["--network", "host"], "--network host is not honoured"),
-        (["--platform", "linux/a,linux/b,linux/c,linux/d,linux/e"], "--platform: 5 platforms are too many"),
+        (["--platform", "linux/a,linux/b,linux/c,linux/d,linux/e"], "--platform: 5 platforms"),
         (["--platform", "linux/amd64,linux/arm64", "-o", "image.tar"], "-o and --load are for an"),
         (["--platform", "amd64"], "--platform has to be OS/ARCHITECTURE, "),
         (["--add-host", "db"], "--add-host has to be NAME:ADDRESS, the address in numbers, "),
