@@ -55,6 +55,26 @@ async def test_a_command_of_several_lines_that_fails(bench: Bench) -> None:
     assert failed.extract == ("one",)
 
 
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ("COPY nope* /x\n", "line 4: there is no nope* in the context"),
+        ("ARG\n", "line 4: the instruction needs a value"),
+        ("ONBUILD\n", "line 4: ONBUILD requires at least one argument"),
+        ("RUN --mount=type=foo true\n", 'line 4: invalid mount type "foo"'),
+    ],
+)
+async def test_a_wrong_dockerfile_is_told_by_the_name_that_people_have_for_it(
+    bench: Bench, steps: str, said: str
+) -> None:
+    attempt = bench.attempt(steps, plan=Plan(dockerfile_named="../ops/web.Dockerfile"))
+
+    failed = await failure_of(attempt)
+
+    assert (failed.cause, failed.message) == ("dockerfile", f"../ops/web.Dockerfile, {said}")
+    assert str(bench.folder) not in repr(failed)
+
+
 async def test_a_step_that_prints_steps_does_not_become_them(bench: Bench) -> None:
     forged = "STEP 9/9: COPY --from=elsewhere a b"
     steps = (

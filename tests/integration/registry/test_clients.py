@@ -218,6 +218,20 @@ async def test_skopeo_lists_and_deletes(served: Served, tmp_path: Path) -> None:
         "skopeo", "inspect", *remote, f"docker://{served.host}/{SHOP}:a", fails=True
     )
     assert "manifest unknown" in gone, gone
+    async with served.client("shop") as shop:
+        # It asks for the digest and deletes that: the image, with every tag on it.
+        assert (await shop.get(f"/v2/{SHOP}/manifests/b")).status_code == 404
+
+
+async def test_a_tag_that_is_deleted_by_its_name_leaves_the_others(served: Served) -> None:
+    async with served.client("shop") as shop:
+        for tag in ("a", "b"):
+            await push_image(shop, SHOP, image(), to=tag)
+    url = f"http://{served.host}/v2/{SHOP}/manifests/a"
+    await served.run("curl", "-fsS", "-X", "DELETE", "-u", "me:shop", url)
+    async with served.client("shop") as shop:
+        assert (await shop.get(f"/v2/{SHOP}/manifests/a")).status_code == 404
+        assert (await shop.get(f"/v2/{SHOP}/manifests/b")).content == image().manifest
 
 
 async def test_oras_attaches_a_document_to_an_image_and_gets_it_back(

@@ -424,3 +424,40 @@ def test_the_public_names_are_what_the_package_says_and_all_are_documented() -> 
     for name in public.__all__:
         value = getattr(public, name)
         assert not isinstance(value, type) or value.__doc__, name
+
+
+@pytest.mark.parametrize(
+    ("changes", "said", "hint"),
+    [
+        ({"args": {"a=b": "c"}}, "a name in args has to be a name without an equals", "VERSION"),
+        ({"args": {"": "c"}}, "a name in args has to be a name without an equals", "VERSION"),
+        ({"args": {"A": "x" * 40_000}}, "args[] has to be a text, at most 32768 characters", ""),
+        ({"labels": {"a\nb": "c"}}, "a name in labels has to be a name without an", "VERSION"),
+        ({"key": ""}, "key has to be a text, from 1 to 128 characters", "deployment-17"),
+        ({"project": "My App"}, "project has to be lowercase letters and digits", "acme/web"),
+        ({"environment": "Preview"}, "environment has to be lowercase letters and", "preview"),
+        ({"supersedes": ""}, "supersedes has to be a text, from 1 to 256", "acme/web:main"),
+        ({"tags": ("v 1",)}, "tags[0] has to be letters, digits, dots", "1.2"),
+        ({"platforms": ("amd64",)}, "platform has to be OS/ARCHITECTURE", "linux/amd64"),
+        ({"target": ""}, "target has to be a text, from 1 to 256 characters", ""),
+        ({"dockerfile": ""}, "dockerfile has to be a text, from 1 to 4096 characters", ""),
+        ({"secrets": {"../npm": Secret(b"hunter2")}}, "a name in secrets has to be letters", "npm"),
+        ({"secrets": {"npm": Secret(b"x" * 600_000)}}, "secrets are larger than 524288", ""),
+    ],
+)
+async def test_a_request_of_another_form_is_refused_by_its_field_before_anything_begins(
+    changes: dict[str, object], said: str, hint: str
+) -> None:
+    executor, local = ScriptedExecutor(), Local()
+    builder = RoutedImageBuilder(executor, local=local)
+    request = replace(REQUEST, **changes)  # type: ignore[arg-type]
+
+    for call in (builder.start, builder.build, builder.why):
+        with pytest.raises(RefusedError) as refused:
+            await call(request)
+
+        assert str(refused.value).startswith(said)
+        assert refused.value.hint
+        assert hint in refused.value.hint
+        assert "hunter2" not in str(refused.value)
+    assert executor.builds == []

@@ -52,8 +52,9 @@ CONTEXT = b'{"size_bytes":1,"unpacked_bytes":1,"files":1'
         (
             Plan,
             b'{"build_args":{"":"x"}}',
-            "a name in build_args has to be a text, from 1 to 256 characters",
-            USUAL,
+            "a name in build_args has to be a name without an equals sign or control characters, "
+            "from 1 to 256 characters",
+            "for example VERSION",
         ),
         (
             Plan,

@@ -19,6 +19,17 @@ from pierhead.protocol.platform import PlatformText
 # One environment string is at most 128 KiB on Linux (MAX_ARG_STRLEN); 32 KiB leaves room.
 Value: TypeAlias = Annotated[str, Meta(max_length=32 * 1024)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
+# Of a build argument or a label: it is written before an equals sign.
+PairName: TypeAlias = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=256,
+        pattern=r"^[^=\x00-\x1f\x7f]+\Z",
+        description="a name without an equals sign or control characters",
+        examples=["VERSION"],
+    ),
+]
 PathText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 # "name:address", as `--add-host` writes it.
@@ -63,9 +74,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     """What a runner needs to know to build, apart from the context."""
 
     dockerfile: PathText = "Dockerfile"  # relative to the context's root
+    # What people call it, when it was given apart from the context.
+    dockerfile_named: PathText | None = None
     target: Name | None = None
-    build_args: Annotated[dict[Name, Value], Meta(max_length=256)] = {}
-    labels: Annotated[dict[Name, Value], Meta(max_length=256)] = {}
+    build_args: Annotated[dict[PairName, Value], Meta(max_length=256)] = {}
+    labels: Annotated[dict[PairName, Value], Meta(max_length=256)] = {}
     no_cache: bool = False
     platform: PlatformText | None = None  # none: what the runner is
     network: Literal["default", "none"] = "default"

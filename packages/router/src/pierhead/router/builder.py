@@ -32,6 +32,7 @@ from pierhead.router.outcome import (
 )
 from pierhead.router.place import Capabilities, PullCredentials
 from pierhead.router.request import BuildPolicy, BuildRequest
+from pierhead.router.wanted import check_form
 
 # Whoever cancels a task waits for it; a control plane that does not answer must not hold them up.
 CANCEL_SECONDS: Final = 5.0
@@ -144,6 +145,7 @@ class RoutedImageBuilder:
         Raises:
             BuildError: it was not submitted.
         """
+        check_form(request)
         return await self._executor.start(request, policy or self._policy)
 
     async def attach(self, build_id: BuildId) -> Build:
@@ -156,6 +158,7 @@ class RoutedImageBuilder:
 
     async def why(self, request: BuildRequest) -> tuple[Rejection | Eligible, ...]:
         """Say of each runner whether it would take such a build. Nothing is queued."""
+        check_form(request)
         return await self._executor.why(request, self._policy)
 
     async def capabilities(self) -> Capabilities:
@@ -181,6 +184,7 @@ class RoutedImageBuilder:
         Raises:
             BuildError: there is no image; the class says what can be done.
         """
+        check_form(request)
         if self._local is not None and self._policy.on == "local":
             return await self._local.build(request, on_event=on_event)
         last = self._local if self._policy.may_build_here else None

@@ -332,7 +332,7 @@ async def _bring(
     size = packed.size_bytes
     # Without a key of the caller's the call is replayable all the same: a lost answer must not
     # build twice.
-    key = request.key or f"import-{os.urandom(16).hex()}"
+    key = f"import-{os.urandom(16).hex()}" if request.key is None else request.key
     return submit_of(request, policy, sent.context, key), (
         Progress(phase="pack", done_bytes=size, total_bytes=size),
         Progress(phase="upload", done_bytes=sent.sent_bytes, total_bytes=sent.sent_bytes),

@@ -4,21 +4,31 @@ What the control plane cannot do is refused by its name: nothing that was asked 
 """
 
 from datetime import timedelta
+from typing import Final
+
+import msgspec
 
 from pierhead.protocol.build import WhyRequest
 from pierhead.protocol.plan import (
     PLATFORMS_MAX,
     QUEUE_WAIT_SECONDS_MAX,
+    SECRETS_BYTES_MAX,
     TIMEOUT_SECONDS_MAX,
     ContextRef,
     IfNobody,
     Plan,
     Submit,
 )
+from pierhead.protocol.shape import complaint
 from pierhead.router.errors import RefusedError
 from pierhead.router.request import BuildPolicy, BuildRequest, Scan
 
 _PATIENCE = timedelta(seconds=300)
+_LEFT_OUT: Final = "none"
+_NO_CONTEXT: Final = ContextRef(
+    digest="sha256:" + "0" * 64, size_bytes=0, unpacked_bytes=0, files=0
+)
+_FIELDS: Final = {"plan.build_args": "args", "plan.timeout_seconds": "timeout", "plan.": ""}
 
 
 def check(request: BuildRequest, policy: BuildPolicy) -> None:
@@ -51,6 +61,33 @@ def check(request: BuildRequest, policy: BuildPolicy) -> None:
         raise RefusedError(detail, hint=f"at most {PLATFORMS_MAX} at once")
     _bounded("timeout", request.timeout, timedelta(seconds=TIMEOUT_SECONDS_MAX))
     _bounded("patience", policy.patience or _PATIENCE, timedelta(seconds=QUEUE_WAIT_SECONDS_MAX))
+
+
+def check_form(request: BuildRequest) -> None:
+    """Return if names and values are such as a control plane takes.
+
+    Raises:
+        RefusedError: one is not; the text has the field, what it has to be, and never its value.
+    """
+    key = _LEFT_OUT if request.key is None else request.key
+    asked = submit_of(request, BuildPolicy(), _NO_CONTEXT, key)
+    try:
+        # Bytes as they are: of secrets only the names and sizes are looked at.
+        msgspec.convert(msgspec.to_builtins(asked, builtin_types=(bytes,)), Submit)
+    except msgspec.ValidationError as error:
+        wrong = complaint(Submit, str(error))
+        hint = wrong.hint or f"see the fields of {BuildRequest.__name__}"
+        raise RefusedError(_in_its_own_words(wrong.text), hint=hint) from error
+    if sum(len(value) for value in asked.secrets.values()) > SECRETS_BYTES_MAX:
+        hint = "give what is large and not secret with the context"
+        raise RefusedError(f"secrets are larger than {SECRETS_BYTES_MAX} bytes together", hint=hint)
+
+
+def _in_its_own_words(text: str) -> str:
+    """Return what is said of a field of the wire by the name that the request has for it."""
+    for field, name in _FIELDS.items():
+        text = text.replace(field, name)
+    return text
 
 
 def _bounded(name: str, said: timedelta, most: timedelta) -> None:

@@ -114,6 +114,7 @@ def command(
     platforms = flags.platforms_of(platform or [])
     plan = Plan(
         dockerfile=dockerfile,
+        dockerfile_named=_called(file) if extra_files else None,
         target=target,
         build_args=flags.pairs("--build-arg", build_arg or [], from_environment=True),
         labels=flags.pairs("--label", label or [], from_environment=False),
@@ -205,6 +206,11 @@ def _folder(path: str) -> Path:
 
 def _left_out(one: LeftOut) -> str:
     return f"{one.path} {'' if one.whole else 'over '}{size(one.size_bytes)}"
+
+
+def _called(file: str | None) -> str:
+    """Return what people call a Dockerfile that is not in the context."""
+    return "the Dockerfile from standard input" if file == "-" else str(file)
 
 
 def _dockerfile(path: Path, file: str | None) -> tuple[str, dict[str, bytes]]:

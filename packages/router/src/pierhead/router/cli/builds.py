@@ -240,7 +240,7 @@ def rerun(
     """Build again: the same plan, the same context."""
 
     async def run(client: RouterClient) -> int:
-        request = Rerun(key=key or f"cli-{os.urandom(16).hex()}")
+        request = Rerun(key=f"cli-{os.urandom(16).hex()}" if key is None else key)
         view = await patiently(
             lambda: client.rerun(build_id, request), SUBMIT_SECONDS, through_full_disk=False
         )

@@ -44,7 +44,7 @@ async def _build(asked: Asked, packed: Packed, url: str | None) -> int:
 
 async def _submit(client: RouterClient, asked: Asked, context: ContextRef) -> BuildView:
     # A key makes the call replayable: a lost answer must not build twice.
-    key = asked.key or f"cli-{os.urandom(16).hex()}"
+    key = f"cli-{os.urandom(16).hex()}" if asked.key is None else asked.key
     request = Submit(
         project=asked.project,
         environment=asked.environment,

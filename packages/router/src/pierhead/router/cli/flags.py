@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 from pierhead.protocol.cli.given import checked
 from pierhead.protocol.cli.speak import USAGE, CommandFailed, fail
 from pierhead.protocol.ids import RunnerName
-from pierhead.protocol.plan import PLATFORMS_MAX, SHM_BYTES_MAX, HostEntry, Name, Ulimit
+from pierhead.protocol.plan import PLATFORMS_MAX, SHM_BYTES_MAX, HostEntry, PairName, Ulimit
 from pierhead.protocol.platform import PlatformText, normalise_platform
 from pierhead.router.domain.errors import Refused
 from pierhead.router.domain.naming import TagName, parse_tag, project_from_folder
@@ -133,7 +133,7 @@ def pairs(option: str, texts: Sequence[str], *, from_environment: bool) -> dict[
         if not name:
             # What follows may be secret.
             raise fail(f"{option} has no name before the =", f"{option} NAME=VALUE", USAGE)
-        checked(f"the name of {option}", name, Name)
+        checked(f"the name of {option}", name, PairName)
         if given:
             found[name] = value
         elif from_environment and name in os.environ:

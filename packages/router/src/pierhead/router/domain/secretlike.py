@@ -16,13 +16,23 @@ from pierhead.router.domain.errors import SecretArgument
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 # fmt: off
 _SECRET_WORDS: Final = frozenset([
-    "ACCESSTOKEN", "APIKEY", "APITOKEN", "AUTHTOKEN", "CREDENTIAL", "CREDENTIALS", "PASSPHRASE",
-    "PASSWD", "PASSWORD", "PRIVATEKEY", "SECRET", "SECRETKEY", "SECRETS", "TOKEN",
+    "CRED", "CREDENTIAL", "CREDENTIALS", "CREDS", "NETRC", "NPMRC", "PASSCODE", "PASSWRD", "PSWD",
+    "PYPIRC", "SECRETS",
 ])
+# Also what is written together with something before it: PGPASSWORD, AWSSECRETKEY.
+_SECRET_WORD_ENDS: Final = (
+    "ACCESSKEY", "APIKEY", "DBPASS", "DBPW", "DBPWD", "DOCKERCONFIGJSON", "PASSPHRASE", "PASSWD",
+    "PASSWORD", "PRIVATEKEY", "ROOTPASS", "SECRET", "SECRETKEY", "SSHKEY", "SSHPASS", "TOKEN",
+    "USERPASS",
+)
 # At the end of a name these are the thing itself; in the middle they are about something else.
-_SECRET_ENDS: Final = frozenset(["KEY", "PASS"])
+_SECRET_ENDS: Final = frozenset(["BEARER", "KEY", "PASS", "PSW", "PW"])
 # Alone they mean something harmless: the working directory, say.
-_SECRET_ENDS_OF_LONGER: Final = frozenset(["AUTH", "PAT", "PWD"])
+_SECRET_ENDS_OF_LONGER: Final = frozenset(["AUTH", "PAT", "PWD", "SALT"])
+# Half of a pair is as good as the name of the account.
+_SECRET_IDS: Final = (("ACCESS", "KEY", "ID"), ("ACCESSKEY", "ID"))
+# How a value is written, and which one it is, does not change what it is: SSH_KEY_B64, API_KEY_V2.
+_WRITTEN_AS: Final = frozenset(["B", "BASE", "DER", "HEX", "JSON", "PEM", "RAW", "V", "VALUE"])
 # A name that ends so is about a secret and does not hold it: TOKEN_URL, SECRET_NAME.
 _ABOUT: Final = frozenset([
     "ALGORITHM", "COUNT", "DIR", "DIRECTORY", "ENABLED", "ENDPOINT", "EXPIRY", "FILE", "FOLDER",
@@ -37,7 +47,17 @@ _NOTHING: Final = re.compile(r"\s*(true|false|yes|no|on|off|none|null|\d{0,5})\s
 _VALUES: Final = re.compile(
     "|".join(
         (
-            r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
+            r"-----BEGIN [A-Z ]*PRIVATE KEY( BLOCK)?-----",
+            r"\bAGE-SECRET-KEY-1",
+            r"\b(AKIA|ASIA)[A-Z0-9]{16}\b",
+            r"\bAIza[\w-]{35}",
+            r"\bhv[sb]\.[\w-]{20,}",
+            r"\bdapi[a-f0-9]{32}\b",
+            r"\bshp(at|ca|pa|ss)_[A-Fa-f0-9]{32}",
+            r"\b\d{8,10}:AA[\w-]{33}\b",
+            r"\bhooks\.slack\.com/services/\w+/\w+/\w+",
+            r"\bdiscord(app)?\.com/api/webhooks/\d+/[\w-]+",
+            r"(?i:\b(password|passwd|pwd|accountkey|sharedaccesskey))=(?!\$)[^\s;&]{4,}",
             r"\bgh[opsur]_[A-Za-z0-9]{30,}",
             r"\bgithub_pat_\w{22,}",
             r"\bgl(pat|rt|dt|cbt)-[\w-]{20,}",
@@ -90,19 +110,27 @@ def _words(name: str) -> list[str]:
 
 
 def _names_a_secret(words: list[str]) -> bool:
+    while len(words) > 1 and (words[-1] in _WRITTEN_AS or words[-1].isdigit()):
+        words = words[:-1]
+    if any(tuple(words[-len(one) :]) == one for one in _SECRET_IDS):
+        return True
     if not words or words[-1] in _ABOUT or _PUBLIC_WORDS.intersection(words):
         return False
-    if _SECRET_WORDS.intersection(words):
+    if any(map(_is_secret, words)):
         return True
     if words[-1] in _SECRET_ENDS_OF_LONGER:
         return len(words) > 1
     return words[-1] in _SECRET_ENDS and not _PUBLIC_KEYS.intersection(words)
 
 
+def _is_secret(word: str) -> bool:
+    return word in _SECRET_WORDS or word.endswith(_SECRET_WORD_ENDS)
+
+
 def _id_for(name: str) -> str:
     """Return a short name for the secret: NPM_TOKEN becomes npm."""
     words = _words(name)
-    secret = _SECRET_WORDS | _SECRET_ENDS | _SECRET_ENDS_OF_LONGER
-    kept = [word for word in words if word not in secret] or words
+    ends = _SECRET_ENDS | _SECRET_ENDS_OF_LONGER
+    kept = [word for word in words if word not in ends and not _is_secret(word)] or words
     made = "-".join(kept).lower()
     return made if re.match(SECRET_PATTERN, made) else "secret"

@@ -177,7 +177,7 @@ class BuildahBackend:
         peak = cgroup.peak_memory() if cgroup else None
         if ending.code != 0:
             known = replace(ending, peak_bytes=peak, dockerfile=_dockerfile(order))
-            known = replace(known, dockerfile_name=order.plan.dockerfile)
+            known = replace(known, dockerfile_name=_called(order), context=str(order.context))
             if lost_builder(known):
                 raise BuilderLostError(f"buildah ended with code {ending.code} without a word")
             failure = explain(known)
@@ -561,6 +561,11 @@ def _dockerfile_problem(order: BuildOrder) -> Failure | None:
     return None
 
 
+def _called(order: BuildOrder) -> str:
+    """Return what people call the Dockerfile."""
+    return order.plan.dockerfile_named or order.plan.dockerfile
+
+
 def _dockerfile(order: BuildOrder) -> str:
     """Return its text; it was there when the build began."""
     try:
@@ -576,7 +581,7 @@ def _translated(order: BuildOrder) -> str | Failure | None:
     try:
         said = with_secret_files(text)
     except ValueError as error:
-        name = order.plan.dockerfile
+        name = _called(order)
         hint = "write the command without brackets, or read the secret from its file"
         return Failure(cause="dockerfile", message=f"{name}, {error}", hint=hint)
     if said == text:

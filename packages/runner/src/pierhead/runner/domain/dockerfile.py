@@ -74,6 +74,8 @@ def line_that_cannot_be_parsed(text: str) -> int | None:
             len(rest) == 1 or (len(rest) == 3 and rest[1].lower() == "as")
         ):
             return one.line
+        if keyword == "ARG" and not rest:
+            return one.line
         if keyword in {"ENV", "LABEL"} and (not rest or alone):
             return one.line
     return None

@@ -40,6 +40,8 @@ _SIGNALS: Final = {
     "segmentation fault": 11,
     "terminated": 15,
 }
+_START_LINE: Final = re.compile(r"^Error: resolving step \{.*?StartLine:(\d{1,7}) ")
+_FELL: Final = re.compile(r"(panic: |goroutine \d+ |\s*github\.com/containers/buildah/)")
 _NO_SPACE: Final = ("no space left on device", "disk quota exceeded")
 _OTHER_PLATFORM: Final = ("exec format error", "no image found in")
 _SOURCE: Final = re.compile(r"initializing source docker://(?P<image>\S+?): (?P<why>.*)$")
@@ -47,6 +49,7 @@ _NO_REGISTRY: Final = re.compile(r"initializing source (?!docker:)(?P<image>\S+?
 _SHORT_NAME: Final = re.compile(r'short-name "(?P<image>[^"]+)" did not resolve')
 _ABOUT_THE_DOCKERFILE: Final = (
     "building at step",
+    "resolving step",
     "parsing main dockerfile",
     "from requires",
     "no from statement",
@@ -56,12 +59,14 @@ _ABOUT_THE_DOCKERFILE: Final = (
     "repository name must be",
     "invalid reference format",
 )
-_NOT_THERE: Final = re.compile(r'stat: "(?P<path>[^"]+)": no such file or directory$')
+_NOT_THERE: Final = re.compile(r'stat: \[?"(?P<path>[^"]+)"\]?: no such file or directory$')
 # What buildah says before and after the reason itself.
 _AROUND: Final = re.compile(
     r"^Error: |building at STEP \".*?\": (?=[A-Z]|\S+ing |no |invalid |copier)|Build error: "
     r"| &imagebuilder\.Step.*$|parsing main Dockerfile: (?:\S+: )?"
     r"|creating build container: |determining starting point for build: "
+    r"|checking on sources under \"[^\"]*\": |resolving step \{.*?\}: "
+    r"|resolving mountpoints for container \"[0-9a-f]*\": "
 )
 # Lines between a step and its failure that are not the step's own words.
 _NOISE: Final = re.compile(
@@ -103,7 +108,8 @@ class Ending:
     disk_floor_bytes: int | None = None  # the build was stopped, to keep so much of the disk
     processes_max: int | None = None  # the limit, when the steps were at it
     dockerfile: str = ""  # its text
-    dockerfile_name: str = "Dockerfile"
+    dockerfile_name: str = "Dockerfile"  # as people call it
+    context: str = ""  # its folder on the runner, which nobody else has to know
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +177,7 @@ def explain(ending: Ending) -> Failure:
         failure = reader(told)
         if failure is not None:
             return failure
-    return told.failed("runner", "the builder failed", _reason(told.own) or None)
+    return told.failed("runner", "the builder failed", _reason(told) or None)
 
 
 def lost_builder(ending: Ending) -> bool:
@@ -342,15 +348,32 @@ def _secret(told: _Told) -> Failure | None:
     return told.failed("secret", message, hint=hint)
 
 
+def _line(told: _Told) -> int | None:
+    """Return the line of the Dockerfile that buildah's last words are about, if it can be found."""
+    ending, said = told.ending, _START_LINE.search(told.own)
+    if said is not None:
+        return int(said[1])
+    if ending.progress.step:
+        return line_of_step(ending.dockerfile, ending.progress.step)
+    return line_that_cannot_be_parsed(ending.dockerfile)
+
+
+def _parser(told: _Told) -> Failure | None:
+    """Tell of what buildah's own parser falls over: it then ends as no step can make it end."""
+    ending = told.ending
+    line = line_that_cannot_be_parsed(ending.dockerfile)
+    fell = any(_FELL.match(text) for text in told.lines)
+    if told.own or ending.progress.step or line is None or not fell:
+        return None
+    message = f"{ending.dockerfile_name}, line {line}: the instruction needs a value"
+    return Failure(cause="dockerfile", message=message)
+
+
 def _dockerfile(told: _Told) -> Failure | None:
     if not (told.own and told.says(_ABOUT_THE_DOCKERFILE)):
         return None
     ending = told.ending
-    line = (
-        line_of_step(ending.dockerfile, ending.progress.step)
-        if ending.progress.step
-        else line_that_cannot_be_parsed(ending.dockerfile)
-    )
+    line = _line(told)
     where = f"{ending.dockerfile_name}, line {line}" if line else ending.dockerfile_name
     missing = _NOT_THERE.search(told.own)
     if missing is not None:
@@ -359,7 +382,7 @@ def _dockerfile(told: _Told) -> Failure | None:
         return told.failed("dockerfile", message, hint=said)
     here_document = "<<" in (ending.progress.step or "")
     hint = "buildah has no here-documents: put the lines into a script" if here_document else None
-    return told.failed("dockerfile", f"{where}: {_reason(told.own)}", hint=hint)
+    return told.failed("dockerfile", f"{where}: {_reason(told)}", hint=hint)
 
 
 _READERS: Final[tuple[Callable[[_Told], Failure | None], ...]] = (
@@ -373,12 +396,16 @@ _READERS: Final[tuple[Callable[[_Told], Failure | None], ...]] = (
     _command,
     _secret,
     _base_image,
+    _parser,
     _dockerfile,
 )
 
 
-def _reason(own: str) -> str:
-    return _AROUND.sub("", own).strip()
+def _reason(told: _Told) -> str:
+    """Return what buildah said, without what is around it and without the runner's own paths."""
+    reason = _AROUND.sub("", told.own).strip()
+    context = told.ending.context
+    return reason.replace(f"{context}/", "").replace(context, "the context") if context else reason
 
 
 def _registry(image: str) -> str:
