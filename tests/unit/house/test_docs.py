@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pierhead.protocol.environment import OBEYED
 from pierhead.protocol.problem import PROBLEM_TYPES
 from tests.unit.house.tree import ROOT, files_like
 
@@ -46,6 +47,22 @@ def test_a_generated_page_is_what_its_generator_writes_now(generator: str) -> No
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     assert broken_links(page) == []
+
+
+def test_the_page_of_environment_variables_has_all_of_them() -> None:
+    name = re.compile(r"\bPIERHEAD_[A-Z_]+\b")
+    sources = files_like(".py", under="packages")
+    read = {found for source in sources for found in name.findall(source.read_text())}
+    page = (ROOT / "docs/reference/environment.md").read_text()
+
+    assert set(re.findall(r"^\| `(PIERHEAD_[A-Z_]+)` \|", page, re.MULTILINE)) == read
+    assert len(read) >= 8
+
+
+def test_the_page_of_environment_variables_has_what_services_are_given() -> None:
+    page = (ROOT / "docs/reference/environment.md").read_text()
+
+    assert all(f"`{name.upper()}`" in page for name in OBEYED)
 
 
 @pytest.mark.parametrize("slug", PROBLEM_TYPES)

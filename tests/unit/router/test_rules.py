@@ -135,6 +135,34 @@ def test_with_no_runner_registered_the_build_is_here_at_once_and_without_a_reaso
     assert wait(HERE) == Here("")
 
 
+def newcomer(joined: float, name: str = "new") -> RunnerFacts:
+    """Return a runner that joined so many seconds ago and was not seen since."""
+    at = NOW - timedelta(seconds=joined)
+    return runner(name, capabilities=None, online=False, seen_at=None, free_slots=0, joined_at=at)
+
+
+def test_a_machine_that_has_just_joined_is_waited_for() -> None:
+    assert wait(HERE, newcomer(5)) == Wait(
+        "new has just joined, and is not at work yet", NOW + timedelta(seconds=55)
+    )
+    assert wait(HERE, newcomer(5), OFFLINE, waited=30) == Wait(
+        "new has just joined, and is not at work yet", NOW + timedelta(seconds=55)
+    )
+
+
+def test_a_machine_that_joined_and_never_came_is_named_as_such() -> None:
+    assert wait(HERE, newcomer(61)) == Here("new has joined and was never seen")
+    assert wait(HERE, newcomer(61), if_nobody="fail") == NoHope(
+        "no-runner", "new has joined and was never seen"
+    )
+    assert wait(HERE, newcomer(61), OFFLINE, waited=20) == Here("one is offline")
+
+
+def test_nobody_waits_for_a_newcomer_while_another_can_build() -> None:
+    assert wait(HERE, newcomer(5), runner()) == Wait("one is free", None)
+    assert wait(HERE, newcomer(5), BUSY) == Wait("one is busy", NOW + timedelta(seconds=300))
+
+
 def test_here_builds_no_preview_and_nothing_that_took_more_memory_than_it_may_give() -> None:
     small = runner(
         "here", here=True, capabilities=msgspec.structs.replace(ABLE, memory_bytes=10**9)

@@ -34,6 +34,18 @@ noted
 PIERHEAD_CONFIG
 where the command keeps what it was told, ~/.config/pierhead otherwise
 .TP
+PIERHEAD_DATA, PIERHEAD_RUNNER_STATE
+where a control plane and a runner of this machine keep everything
+.TP
+PIERHEAD_CA
+file with the control plane's certificate authority
+.TP
+PIERHEAD_INSECURE_HTTP
+1: plain HTTP to other machines is fine
+.TP
+PIERHEAD_JOIN
+the join code, for a container
+.TP
 HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE
 as everywhere
 .TP

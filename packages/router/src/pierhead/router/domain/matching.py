@@ -22,6 +22,7 @@ class RunnerFacts:
     here: bool = False
     online: bool = True
     stopped: bool = False  # it said that it ends
+    joined_at: datetime | None = None
     seen_at: datetime | None = None
     capabilities: Capabilities | None = None  # none: it never opened a session
     free_slots: int = 0

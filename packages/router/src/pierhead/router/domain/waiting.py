@@ -2,8 +2,9 @@
 
 Waiting is judged by its cause. Nobody is registered, or all that could were stopped by somebody:
 there is nothing to wait for. They fell silent: a machine that restarts is back within the grace.
-They are busy: the submitter said how
-long that may take. Afterwards the control plane's own machine builds it, if the submitter allows.
+One has just joined: it finds out what it can do before it says a word. They are busy: the submitter
+said how long that may take. Afterwards the control plane's own machine builds it, if the submitter
+allows.
 """
 
 from collections.abc import Iterable
@@ -21,6 +22,8 @@ class WaitingPolicy:
     """How long to wait for runners that are offline."""
 
     offline_grace: timedelta = timedelta(seconds=15)
+    # A machine that has joined builds something tiny first, to find out what it can do.
+    joining_grace: timedelta = timedelta(seconds=60)
     # This machine's own builder is started again and again; after so long it is not coming.
     here_grace: timedelta = timedelta(seconds=60)
     # While it refuses builds for a reason of its own: a full disk is not emptied by waiting.
@@ -79,7 +82,7 @@ def judge(
     if free is not None:
         # It takes the build with its next request, however short the submitter's patience is.
         return Wait(f"{free.name} is free", None)
-    until, cause, why = _patience_with(able, others, patience, policy)
+    until, cause, why = _patience_with(able, others, patience, policy, now)
     unknown = sorted(set(wanted.on) - {runner.name for runner in everybody})
     if unknown and not others:
         why = f"there is no runner {' and no '.join(unknown)}"
@@ -109,11 +112,23 @@ def _asked_for(runner: RunnerFacts, wanted: Wanted) -> bool:
 
 
 def _patience_with(
-    able: list[RunnerFacts], others: list[RunnerFacts], patience: Patience, policy: WaitingPolicy
+    able: list[RunnerFacts],
+    others: list[RunnerFacts],
+    patience: Patience,
+    policy: WaitingPolicy,
+    now: datetime,
 ) -> tuple[datetime | None, GiveUpCause, str]:
     """Return until when to wait, and what to say when that is over."""
     if not others:
         return None, "no-runner", "no runner is registered"
+    new = [one for one in others if one.capabilities is None and one.joined_at is not None]
+    if new and not any(runner.online for runner in able):
+        until = max(one.joined_at for one in new if one.joined_at) + policy.joining_grace
+        names = ", ".join(runner.name for runner in new)
+        if now < until:
+            return until, "no-runner", f"{names} has just joined, and is not at work yet"
+        if not able:
+            return None, "no-runner", f"{names} has joined and was never seen"
     if not able:
         names = ", ".join(runner.name for runner in others)
         return None, "no-runner", f"no runner can take this build ({names})"

@@ -57,6 +57,7 @@ def facts_of(runner: StoredRunner, busy: int, now: datetime) -> RunnerFacts:
         here=runner.here,
         online=seen_at is not None and not stopped and now - seen_at < OFFLINE_AFTER,
         stopped=stopped,
+        joined_at=runner.created_at,
         refuses_since=runner.refuses_since if runner.reason else None,
         seen_at=seen_at,
         capabilities=runner.capabilities,
