@@ -368,6 +368,28 @@ async def test_a_machine_that_can_build_nothing_says_why_and_looks_again(
     assert stage.control.able[-1].slots == 2
 
 
+async def test_a_machine_that_did_not_isolate_is_looked_at_again_ever_more_rarely(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "LOOK_AGAIN_SECONDS", 0.01)
+    open_one = good(tmp_path)
+    open_one.isolation = "none"
+    stage = await start(open_one)
+    for count in range(1, 4):
+        await until(lambda wanted=count: len(stage.control.asked) == wanted)  # type: ignore[misc]
+        await asyncio.sleep(0.03)
+        stage.control.say(Acquired())
+    looked = stage.engine._look_wait
+    open_one.isolation = "full"
+    await asyncio.sleep(0.1)
+    stage.control.say(Acquired())
+    await until(lambda: len(stage.control.able) == 2)
+    await stage.end()
+
+    assert looked > 0.02
+    assert [one.isolation for one in stage.control.able] == ["none", "full"]
+
+
 async def test_a_runner_says_that_it_ends_when_it_has_nothing_any_more(
     start: Start, tmp_path: Path
 ) -> None:

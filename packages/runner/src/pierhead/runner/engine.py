@@ -31,8 +31,9 @@ MISMATCH_SECONDS: Final = 60.0
 # the queue, and one build that breaks machines cannot stop it.
 QUARANTINE_SECONDS: Final = 10.0
 QUARANTINE_MAX_SECONDS: Final = 3600.0
-# How long a machine that can build nothing is taken for one.
+# How long a machine that cannot build, or not isolate, is taken for one; then twice as long.
 LOOK_AGAIN_SECONDS: Final = 60.0
+LOOK_AGAIN_MAX_SECONDS: Final = 3600.0
 GOODBYE_SECONDS: Final = 3.0
 log = structlog.get_logger()
 
@@ -78,7 +79,7 @@ class Engine:
         self._asked = 0  # requests, not counting repeats
         self._broken: set[str] = set()  # builds, since the last one that went well
         self._rest_until = 0.0
-        self._look_at = 0.0
+        self._look_at = self._look_wait = 0.0
 
     async def run(self) -> None:
         """Work until drained.
@@ -90,7 +91,8 @@ class Engine:
         await asyncio.to_thread(remove_tree, self._work)
         self._work.mkdir(parents=True, exist_ok=True)
         capabilities = await self._backend.probe()
-        self._look_at = asyncio.get_running_loop().time() + LOOK_AGAIN_SECONDS
+        self._look_wait = LOOK_AGAIN_SECONDS
+        self._look_at = asyncio.get_running_loop().time() + self._look_wait
         session = await self._begin(capabilities)
         if session is None:
             return
@@ -132,13 +134,15 @@ class Engine:
         return None
 
     async def _look_again(self, known: Capabilities) -> Capabilities:
-        """A machine that could build nothing may be mended: its disk has space again, say."""
+        """A machine that lacked something may be mended: its disk has space again, say."""
         now = asyncio.get_running_loop().time()
-        if known.slots or now < self._look_at:
+        able = known.slots > 0 and known.isolation != "none"
+        if able or self._tasks or now < self._look_at:
             return known
-        self._look_at = now + LOOK_AGAIN_SECONDS
+        self._look_wait = min(2 * self._look_wait, LOOK_AGAIN_MAX_SECONDS)
+        self._look_at = now + self._look_wait
         found = await self._backend.probe()
-        if found.slots:
+        if (found.slots, found.isolation) != (known.slots, known.isolation):
             await self._begin(found)  # of the same process: it is the same session
         return found
 

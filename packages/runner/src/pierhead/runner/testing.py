@@ -31,7 +31,7 @@ from pierhead.protocol.result import (
     Receipt,
     StopProof,
 )
-from pierhead.protocol.runner import Capabilities, Session
+from pierhead.protocol.runner import Capabilities, Isolation, Session
 from pierhead.runner.domain.image import BuiltImage
 from pierhead.runner.ports import Broken, BuildOrder, Built, Group, Hold, KeepGroup, LogSink
 
@@ -209,6 +209,7 @@ class FakeBackend:
 
     outcome: Built | Broken | Exception
     slots: int = 2
+    isolation: Isolation = "full"
     gate: asyncio.Event | None = None  # when there is one, a build waits for it
     stopping: asyncio.Event | None = None
     output: bytes = b"STEP 1/1: FROM scratch\n"
@@ -222,7 +223,7 @@ class FakeBackend:
         return Capabilities(
             platforms=("linux/amd64",),
             backend="fake",
-            isolation="full",
+            isolation=self.isolation,
             networks=("default", "none"),
             cpus=1,
             memory_bytes=1,

@@ -230,9 +230,11 @@ def _inherit_cpuset(folder: Path) -> None:
 
 
 def _all_v1() -> list[Path]:
-    """Return every hierarchy: runc makes its folders in each. Some have a second name, a link."""
-    roots = sorted(_ROOT.iterdir())
-    return [root for root in roots if root.is_dir() and not root.is_symlink()]
+    """Return every hierarchy: runc makes its folders in each. Some have a second name, a link.
+
+    What systemd has made for a controller that the kernel has not is an empty folder.
+    """
+    return [root for root in sorted(_ROOT.iterdir()) if root.is_mount() and not root.is_symlink()]
 
 
 def _remove_tree(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pwd
 import signal
 import sys
 from collections.abc import Sequence
@@ -11,10 +12,20 @@ from typing import Final
 
 _LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 OUTPUT_BYTES_MAX: Final = 1024 * 1024
+
+
+def _home() -> str:
+    """Return the home of the user, where buildah looks for settings: not what HOME says."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return "/"
+
+
 # Nothing of the runner's own environment reaches a build.
 ENVIRONMENT: Final = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "HOME": "/root",
+    "HOME": _home(),
     "LANG": "C.UTF-8",
 }
 

@@ -1,0 +1,26 @@
+"""What the adapters take for the machine's."""
+
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+
+from pierhead.runner.adapters import cgroup as cgroups
+from pierhead.runner.adapters import process
+
+
+def test_an_empty_folder_beside_the_hierarchies_is_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd makes some for controllers that the kernel has not, on a disk that is read-only."""
+    (tmp_path / "cpu,cpuacct").mkdir()
+    (tmp_path / "net_cls").symlink_to("net_cls,net_prio")
+    monkeypatch.setattr(cgroups, "_ROOT", tmp_path)
+
+    assert cgroups._all_v1() == []
+
+
+def test_the_home_of_builders_is_the_users_whatever_its_environment_says() -> None:
+    assert process.ENVIRONMENT["HOME"] == pwd.getpwuid(os.geteuid()).pw_dir
+    assert set(process.ENVIRONMENT) == {"PATH", "HOME", "LANG"}
