@@ -154,6 +154,12 @@ def lock(session: nox.Session) -> None:
 
 
 @nox.session
+def systemd(session: nox.Session) -> None:
+    """Join, build, stop and restart on a machine with a systemd that really runs (root)."""
+    run(session, "python", "-m", "tools.booted", *session.posargs)
+
+
+@nox.session
 def bare(session: nox.Session) -> None:
     """Run a make target on a bare Debian 12 that has only git and make: `-- demo` (root)."""
     run(session, "python", "tools/bare.py", *session.posargs)

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from pierhead.router.adapters.clock import SystemClock
 from pierhead.router.adapters.entropy import SystemEntropy
 from pierhead.router.adapters.sql.ledger import SqlStore
+from pierhead.router.adapters.vault import KeyVault
 from pierhead.router.compose import mirror_of
 from pierhead.router.domain.errors import Unauthenticated
 from pierhead.router.domain.token import Attempt, Owner, Principal, ProjectHolder, Runner
@@ -25,6 +26,7 @@ from pierhead.router.http.mirror import MirrorHandlers
 from pierhead.router.http.registry import RegistryHandlers
 from pierhead.router.http.requests import token_of
 from pierhead.router.http.routes import registry_routes
+from pierhead.router.services.passes import Passes
 from pierhead.router.services.registry import Registry
 from pierhead.server.blobs import BlobStore
 from pierhead.server.connection import Connection
@@ -103,6 +105,7 @@ async def serving(folder: Path, data: Path) -> AsyncIterator[Served]:
     handlers = RegistryHandlers(
         authenticate=authenticate,
         registry=Registry(store=store, blobs=blobs, clock=clock),
+        passes=Passes(vault=KeyVault(b"key"), clock=clock),
         mirror=MirrorHandlers(mirror=mirror, own=own),
         realm=f"http://127.0.0.1:{port}/v2/token",
     )

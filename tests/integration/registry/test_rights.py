@@ -1,5 +1,6 @@
 """Who sees and may do what: an attempt, its rival, other projects, runners and nobody."""
 
+import base64
 import json
 
 import httpx
@@ -24,11 +25,27 @@ async def test_whoever_has_no_token_is_told_where_to_get_one(served: Served) -> 
     assert code(answer) == "UNAUTHORIZED"
 
 
-async def test_the_token_call_gives_back_a_good_password_as_bearer(served: Served) -> None:
+async def pass_of(served: Served, who: str, *scopes: str) -> str:
+    """Ask as a client that logs in: with a password, for some scopes."""
+    async with httpx.AsyncClient(auth=("me", who)) as basic:
+        answer = await basic.get(f"http://{served.host}/v2/token", params={"scope": [*scopes]})
+        assert answer.status_code == 200
+        token: str = answer.json()["token"]
+        return token
+
+
+async def test_the_token_call_gives_a_pass_for_a_good_password(served: Served) -> None:
     async with httpx.AsyncClient(auth=("me", "shop")) as basic:
         answer = await basic.get(f"http://{served.host}/v2/token?service=pierhead&scope=x")
-        assert answer.json() == {"token": "shop", "expires_in": 300}
+        assert answer.json()["expires_in"] == 300
+        token = answer.json()["token"]
+        claims, box = (base64.urlsafe_b64decode(part + "==") for part in token[4:].split("."))
+        assert claims.isdigit()
+        assert b"shop" not in box
         assert answer.headers["cache-control"] == "no-store"
+        async with served.client(token) as narrow:
+            assert (await narrow.get("/v2/")).status_code == 200
+            assert (await narrow.get("/v2/token")).status_code == 401  # it renews nothing
         assert (await basic.get(f"http://{served.host}/v2/")).status_code == 200
     async with httpx.AsyncClient(auth=("me", "wrong")) as wrong:
         assert (await wrong.get(f"http://{served.host}/v2/token")).status_code == 401
@@ -38,7 +55,8 @@ async def test_the_token_call_gives_back_a_good_password_as_bearer(served: Serve
     ("method", "path", "scope"),
     [
         ("GET", f"{SHOP}/manifests/v1", f"repository:{SHOP}:pull"),
-        ("HEAD", f"{SHOP}/blobs/sha256:00", f"repository:{SHOP}:pull"),
+        ("HEAD", f"{SHOP}/manifests/v1", f"repository:{SHOP}:pull"),
+        ("HEAD", f"{SHOP}/blobs/sha256:00", f"repository:{SHOP}:pull,push"),
         ("POST", f"{SHOP}/blobs/uploads/", f"repository:{SHOP}:pull,push"),
         ("PUT", f"{SHOP}/manifests/v1", f"repository:{SHOP}:pull,push"),
         ("DELETE", f"{SHOP}/manifests/v1", f"repository:{SHOP}:delete"),
@@ -73,15 +91,82 @@ async def test_one_token_is_good_for_all_that_its_holder_may_in_both_scopes(
         assert (await client.get(f"/v2/{SHOP}/blobs/{digest_of(b'layer')}")).status_code == 404
 
 
+async def test_a_pass_is_good_for_its_scopes_alone(served: Served) -> None:
+    async with served.client("shop") as shop:
+        await push_image(shop, SHOP, mine := image(), to="v1")
+    layer, pull = digest_of(mine.layer), f"repository:{SHOP}:pull"
+    tries = {
+        "pull": ("GET", f"/v2/{SHOP}/manifests/v1"),
+        "list": ("GET", f"/v2/{SHOP}/tags/list"),
+        "push": ("POST", f"/v2/{SHOP}/blobs/uploads/"),
+        "delete": ("DELETE", f"/v2/{SHOP}/manifests/nothing"),
+        "other": ("GET", f"/v2/{BLOG}/tags/list"),
+        "catalog": ("GET", "/v2/_catalog"),
+    }
+
+    async def opens(*scopes: str) -> set[str]:
+        async with served.client(await pass_of(served, "owner", *scopes)) as narrow:
+            answers = {what: await narrow.request(*one) for what, one in tries.items()}
+        for answer in answers.values():
+            refused = answer.status_code == 401
+            assert refused == ("www-authenticate" in answer.headers)
+        return {what for what, answer in answers.items() if answer.status_code != 401}
+
+    assert await opens() == set()
+    assert await opens(pull) == {"pull", "list"}
+    assert await opens(f"repository:{SHOP}:push") == {"push"}
+    assert await opens(f"repository:{SHOP}:*") == {"pull", "list", "push", "delete"}
+    assert await opens(f"{pull} repository:{BLOG}:pull") == {"pull", "list", "other"}
+    assert await opens("registry:catalog:*") == {"catalog"}
+    async with served.client(await pass_of(served, "owner", f"repository:{BLOG}:push")) as narrow:
+        query = {"mount": layer, "from": SHOP}
+        answer = await narrow.post(f"/v2/{BLOG}/blobs/uploads/", params=query)
+        assert answer.status_code == 202  # it may not read there, so it has to send the blob
+
+
+async def test_a_pass_adds_nothing_to_what_its_holder_may(served: Served) -> None:
+    async with served.client(await pass_of(served, "blog", f"repository:{SHOP}:*")) as narrow:
+        seen = await narrow.get(f"/v2/{SHOP}/tags/list")
+        pushed = await narrow.post(f"/v2/{SHOP}/blobs/uploads/")
+    assert (seen.status_code, pushed.status_code) == (404, 403)
+
+
+async def test_what_was_changed_in_a_pass_opens_nothing(served: Served) -> None:
+    good = await pass_of(served, "owner", f"repository:{SHOP}:pull")
+    claims, _, box = good.removeprefix("phs_").partition(".")
+    said = base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
+    wider = base64.urlsafe_b64encode(said.replace(b"pull", b"pull,push")).rstrip(b"=").decode()
+    later = base64.urlsafe_b64encode(b"9" + said).rstrip(b"=").decode()
+    async with httpx.AsyncClient() as client:
+        for token in (
+            f"phs_{wider}.{box}",
+            f"phs_{later}.{box}",
+            f"phs_{claims}.{box[:-4]}",
+            f"phs_{claims}",
+            "phs_",
+            "phs_.",
+            "phs_!.?",
+        ):
+            headers = {"Authorization": f"Bearer {token}"}
+            answer = await client.get(f"http://{served.host}/v2/", headers=headers)
+            assert (answer.status_code, code(answer)) == (401, "UNAUTHORIZED"), token
+
+
 async def test_the_token_call_takes_a_form_too(served: Served) -> None:
     url = f"http://{served.host}/v2/token"
     form = {"grant_type": "password", "username": "me", "password": "shop", "service": "pierhead"}
     async with httpx.AsyncClient() as client:
         answer = (await client.post(url, data=form)).json()
-        assert answer == {"access_token": "shop", "token_type": "Bearer", "expires_in": 300}
+        assert (answer["token_type"], answer["expires_in"]) == ("Bearer", 300)
+        async with served.client(answer["access_token"]) as narrow:
+            assert (await narrow.get("/v2/")).status_code == 200
+            assert (await narrow.get(f"/v2/{SHOP}/tags/list")).status_code == 401
         offline = (await client.post(url, data={**form, "access_type": "offline"})).json()
         again = {"grant_type": "refresh_token", "refresh_token": offline["refresh_token"]}
-        assert (await client.post(url, data=again)).json()["access_token"] == "shop"
+        wide = {**again, "scope": f"repository:{SHOP}:pull"}
+        renewed = (await client.post(url, data=wide)).json()["access_token"]
+        async with served.client(renewed) as narrow:
+            assert (await narrow.get(f"/v2/{SHOP}/tags/list")).status_code == 200
         for wrong in ({**form, "password": "x"}, {}, {"grant_type": "refresh_token"}):
             refused = await client.post(url, data=wrong)
             assert (refused.status_code, code(refused)) == (401, "UNAUTHORIZED")

@@ -59,6 +59,7 @@ from pierhead.router.services.intake import Intakes
 from pierhead.router.services.lifecycle import Lifecycle
 from pierhead.router.services.logins import Logins
 from pierhead.router.services.mirror import Mirror
+from pierhead.router.services.passes import Passes
 from pierhead.router.services.projects import Projects
 from pierhead.router.services.registry import Registry
 from pierhead.router.services.run import Runs
@@ -321,6 +322,7 @@ def _registry(of: _Parts) -> RegistryHandlers:
     return RegistryHandlers(
         authenticate=authenticating(of.identity),
         registry=Registry(store=of.store, blobs=of.blobs, clock=of.clock),
+        passes=Passes(vault=of.vault, clock=of.clock),
         mirror=MirrorHandlers(mirror=of.mirror, own=of.mirror.logins.own),
         realm=f"{of.reached.url}/v2/token",
     )

@@ -19,6 +19,7 @@ from pierhead.router.adapters.clock import SystemClock
 from pierhead.router.adapters.entropy import SystemEntropy
 from pierhead.router.adapters.folders import lock
 from pierhead.router.adapters.sql.ledger import SqlStore
+from pierhead.router.adapters.vault import KeyVault
 from pierhead.router.compose import mirror_of
 from pierhead.router.config import REGISTRY_SOCKET, URL_FILE, Settings
 from pierhead.router.domain.reach import proxy_networks
@@ -27,6 +28,7 @@ from pierhead.router.http.mirror import MirrorHandlers
 from pierhead.router.http.registry import RegistryHandlers
 from pierhead.router.http.routes import registry_routes
 from pierhead.router.services.identity import Identity
+from pierhead.router.services.passes import Passes
 from pierhead.router.services.registry import Registry
 from pierhead.server.blobs import BlobStore
 from pierhead.server.forwarded import SecureOnly
@@ -76,6 +78,7 @@ async def _serve(settings: Settings, store: SqlStore, url: str, key: bytes) -> N
     handlers = RegistryHandlers(
         authenticate=authenticating(identity),
         registry=Registry(store=store, blobs=blobs, clock=clock),
+        passes=Passes(vault=KeyVault(key), clock=clock),
         mirror=MirrorHandlers(mirror=mirror, own=own),
         realm=f"{url}/v2/token",
     )

@@ -38,25 +38,32 @@ def can_install() -> bool:
 
 
 def install(packages: tuple[str, ...]) -> None:
-    """Install packages.
+    """Install packages; where the lists of packages are too old for that, after renewing them.
 
     Raises:
         CommandFailed: apt-get could not.
     """
-    quiet = ["-qq", "-y", "--no-install-recommends"]
-    done = subprocess.run(
-        ["apt-get", *quiet, "install", *packages],  # noqa: S607
+    wanted = ("-y", "--no-install-recommends", "install", *packages)
+    done = _apt(*wanted)
+    if done.returncode != 0:
+        _apt("update")
+        done = _apt(*wanted)
+    if done.returncode != 0:
+        said = (done.stderr.strip().splitlines() or ["apt-get failed"])[-1]
+        raise fail(
+            f"{' '.join(packages)} could not be installed: {said}", "apt-get update", REFUSED
+        )
+
+
+def _apt(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["apt-get", "-qq", *words],  # noqa: S607
         env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or ["apt-get failed"])[-1]
-        raise fail(
-            f"{' '.join(packages)} could not be installed: {said}", "apt-get update", REFUSED
-        )
 
 
 def install_line(packages: str) -> str:

@@ -26,10 +26,21 @@ from pierhead.router.domain.manifest import (
     OCI_INDEX,
     ManifestInvalid,
 )
+from pierhead.router.domain.passes import (
+    LIFETIME,
+    PASS_PREFIX,
+    Needed,
+    Scopes,
+    covers,
+    needed,
+    require,
+    scopes_of,
+)
 from pierhead.router.domain.token import Principal, Runner
 from pierhead.router.http.mirror import DIGEST_HEADER as _DIGEST_HEADER
 from pierhead.router.http.mirror import MirrorHandlers
 from pierhead.router.http.requests import Authenticate, number, token_of
+from pierhead.router.services.passes import Passes
 from pierhead.router.services.registry import BlobUnknown, Registry
 from pierhead.server.files import FileBody
 from pierhead.server.problems import read_body
@@ -40,7 +51,6 @@ _RANGE: Final = re.compile(r"(?:bytes[= ])?(\d{1,15})-(\d{1,15})\Z")
 _PAGE_MAX: Final = 10_000
 _BLOB: Final = "application/octet-stream"
 _FORM_BYTES_MAX: Final = 16 * 1024
-_REPOSITORY: Final = re.compile(r"/v2/(?P<name>.+)/(?:blobs|manifests|tags|referrers)/")
 # distribution-spec, "Error Codes".
 _CODES: Final = {
     "unauthenticated": "UNAUTHORIZED",
@@ -95,18 +105,19 @@ class RegistryHandlers:
 
     authenticate: Authenticate
     registry: Registry
+    passes: Passes
     mirror: MirrorHandlers
     realm: str
 
     async def token(self, request: Request) -> Response:
-        """`GET /v2/token`: whoever has one of our tokens as a password gets it as a bearer.
+        """`GET /v2/token`: whoever has one of our tokens as a password gets a pass for a while.
 
-        What may be done with it is decided at each use, so all scopes that are asked for in one
-        request are one answer, and none is no more than a login.
+        It is good for the scopes that are asked for, as far as the password is; with none it is no
+        more than a login.
         """
         try:
-            await self.authenticate(request)
-            return _token_answer({"token": token_of(request)})
+            asked = request.query_params.getlist("scope")
+            return _token_answer({"token": await self._pass(request, token_of(request), asked)})
         except Refused as error:
             return self._refusal(request, error)
 
@@ -116,8 +127,8 @@ class RegistryHandlers:
             said = parse_qs((await read_body(request, _FORM_BYTES_MAX)).decode("ascii", "replace"))
             grant = said.get("grant_type", ["password"])[0]
             found = said.get("refresh_token" if grant == "refresh_token" else "password", [""])[0]
-            await self.authenticate(_with_token(request, found))
-            answer = {"access_token": found, "token_type": "Bearer"}
+            given = await self._pass(_with_token(request, found), found, said.get("scope", []))
+            answer = {"access_token": given, "token_type": "Bearer"}
             if grant == "refresh_token" or said.get("access_type") == ["offline"]:
                 answer["refresh_token"] = found
             return _token_answer(answer)
@@ -126,12 +137,24 @@ class RegistryHandlers:
         except PierheadError as error:
             return self._error(request, error.problem.slug, str(error))
 
+    async def _pass(self, request: Request, credential: str, asked: Sequence[str]) -> str:
+        _require_no_runner(await self.authenticate(request))
+        return self.passes.give(credential, asked)
+
+    async def _who(self, request: Request) -> tuple[Principal, Scopes | None]:
+        """Return who asks and, of a pass, what it is good for."""
+        token = token_of(request)
+        if not token.startswith(PASS_PREFIX):
+            return _require_no_runner(await self.authenticate(request)), None
+        credential, scopes = self.passes.open(token)
+        return await self.authenticate(_with_token(request, credential)), scopes
+
     async def dispatch(self, request: Request) -> Response:
         """Everything below `/v2/`: repository names have slashes, so the path is taken apart."""
         try:
-            principal = await self.authenticate(request)
-            if isinstance(principal, Runner):
-                raise NotAllowed("a runner's credential opens nothing in the registry")
+            principal, scopes = await self._who(request)
+            require(scopes, needed(request.method, request.path_params["path"]))
+            request.state.scopes = scopes
             elsewhere = self.mirror.elsewhere(request)
             if elsewhere is not None:
                 return await self.mirror.answer(request, principal, elsewhere)
@@ -188,7 +211,8 @@ class RegistryHandlers:
         query = request.query_params
         if "mount" in query:
             digest, source = _digest(query["mount"]), query.get("from", "")
-            if await self.registry.mount(who, name, digest, source):
+            able = _may_mount_from(request, source)
+            if able and await self.registry.mount(who, name, digest, source):
                 return _created(f"/v2/{name}/blobs/{digest}", digest)
         if "digest" in query:
             _digest(query["digest"])  # before anything is begun
@@ -355,7 +379,7 @@ def _route(method: str, path: str) -> tuple[Endpoint, str, str]:
 
 
 def _token_answer(found: dict[str, str]) -> Response:
-    body = json.dumps({**found, "expires_in": 300})
+    body = json.dumps({**found, "expires_in": int(LIFETIME.total_seconds())})
     return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
@@ -368,12 +392,21 @@ def _with_token(request: Request, token: str) -> Request:
 
 def _scope_of(request: Request) -> str:
     """Return what a challenge says that a token has to be good for."""
-    found = _REPOSITORY.match(request.url.path)
-    if found is None or not _NAME.match(found["name"]):
-        return ""
-    actions = {"GET": "pull", "HEAD": "pull", "DELETE": "delete"}
-    wanted = actions.get(request.method, "pull,push")
-    return f',scope="repository:{found["name"]}:{wanted}"'
+    wanted = needed(request.method, request.url.path.removeprefix("/v2/"))
+    said = wanted.scope if wanted else ""
+    return f',scope="{said}"' if scopes_of([said]) else ""
+
+
+def _may_mount_from(request: Request, source: str) -> bool:
+    """Say whether the pass, if it is one, is good for reading there."""
+    scopes: Scopes | None = request.state.scopes
+    return scopes is None or covers(scopes, Needed(f"repository:{source}", "pull"))
+
+
+def _require_no_runner(principal: Principal) -> Principal:
+    if isinstance(principal, Runner):
+        raise NotAllowed("a runner's credential opens nothing in the registry")
+    return principal
 
 
 def _digest(text: str) -> str:

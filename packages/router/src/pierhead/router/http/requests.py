@@ -28,7 +28,7 @@ from pierhead.server.problems import (
 
 T = TypeVar("T")
 Authenticate: TypeAlias = Callable[[Request], Awaitable[Principal]]
-TOKEN_BYTES_MAX = 512
+TOKEN_BYTES_MAX = 4096
 _SEND = "pierhead login URL, or set PIERHEAD_TOKEN"
 
 
