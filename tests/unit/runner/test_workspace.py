@@ -19,7 +19,8 @@ from pierhead.protocol.errors import IntegrityError, Unavailable
 from pierhead.protocol.plan import ContextRef
 from pierhead.protocol.tree import CHUNK_BYTES, parse_page
 from pierhead.runner.adapters import workspace
-from pierhead.runner.adapters.workspace import DiskWorkspace, fetch, unpack
+from pierhead.runner.adapters.unpack import unpack
+from pierhead.runner.adapters.workspace import DiskWorkspace, fetch
 from pierhead.runner.testing import away
 from tests.contexts import described
 

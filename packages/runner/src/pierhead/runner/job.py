@@ -167,6 +167,7 @@ class Job:
         try:
             await self._enter("fetching")
             secrets = await self._secrets()
+            await self._backend.lend(self._order())
             await self._workspace.fetch(self._hold, self.grant.context)
         except IntegrityError as error:
             return self._failed("integrity", str(error))

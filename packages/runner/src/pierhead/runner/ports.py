@@ -76,6 +76,10 @@ class Backend(Protocol):
         """Say what this machine can do."""
         ...
 
+    async def lend(self, order: BuildOrder) -> None:
+        """Put what an earlier build of the project had as its context where this one's will be."""
+        ...
+
     async def build(self, order: BuildOrder, log: LogSink, keep: KeepGroup) -> Built | Broken:
         """Build. `log` gets the output as it comes, `keep` the process group as soon as it is.
 

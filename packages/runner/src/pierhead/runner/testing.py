@@ -231,6 +231,9 @@ class FakeBackend:
             limits={} if self.slots else {"backend": "fake builds nothing"},
         )
 
+    async def lend(self, order: BuildOrder) -> None:
+        """Have nothing to lend."""
+
     async def build(self, order: BuildOrder, log: LogSink, keep: KeepGroup) -> Built | Broken:
         """Write the output, wait, end."""
         self.begun.append(order.name)

@@ -126,6 +126,11 @@ class BuildahBackend:
             release=RELEASE,
         )
 
+    async def lend(self, order: BuildOrder) -> None:
+        """Move the context that the project's last build left to where this one's will be."""
+        with contextlib.suppress(FileNotFoundError):
+            (self._home(order) / "context").rename(order.context)
+
     async def build(self, order: BuildOrder, log: LogSink, keep: KeepGroup) -> Built | Broken:
         """Build in the order's slot, and export the image as an OCI layout."""
         progress = Progress()
@@ -203,6 +208,7 @@ class BuildahBackend:
         network = networks.network_of(order.name)
         home = self._home(order)
         await self._clear(order.name, home)
+        await asyncio.to_thread(_keep_context, order.context, home / "context")
         await asyncio.to_thread(remove_tree, order.work)
         await self._keep_ceiling(home)
         took = asyncio.get_running_loop().time() - began
@@ -382,7 +388,16 @@ class BuildahBackend:
         if await _used_bytes(slot) <= self._disk_bytes:
             return
         await run(*store.buildah("rmi", "-a", "-f"), seconds=60)
-        await asyncio.to_thread(remove_tree, home / "tmp")
+        for rest in (home / "tmp", home / "context"):
+            await asyncio.to_thread(remove_tree, rest)
+
+
+def _keep_context(context: Path, kept: Path) -> None:
+    """Keep a context for the next build, which compares it; unless the disk has no room for it."""
+    remove_tree(kept)
+    if not disk_of(kept.parent).is_low:
+        with contextlib.suppress(OSError):  # there may be none
+            context.rename(kept)
 
 
 def _store(home: Path) -> Store:
