@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 import zstandard
 
@@ -316,3 +317,19 @@ async def test_a_runner_that_stopped_may_begin_again_at_once_and_elsewhere(house
 
     build, _ = await house.leased(runner)
     assert (await house.owner.build(build.id)).runner == "desktop"
+
+
+async def test_why_an_earlier_process_took_nothing_is_not_the_next_ones_reason(
+    house: House,
+) -> None:
+    runner = await house.runner()
+    await runner.client.acquire(
+        msgspec.structs.replace(runner.request(slots=0), reason="its disk is full")
+    )
+    build = await house.submit(if_nobody="wait")
+    [before] = (await house.owner.why(build.id)).rejections
+
+    await runner.start("desktop-life-2")
+
+    assert before.reason == "its disk is full"
+    assert (await house.owner.why(build.id)).rejections == ()

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from pierhead.protocol.runner import Capabilities, RunnerView
@@ -56,3 +57,11 @@ def test_a_node_that_has_never_come() -> None:
     assert row_of(node(capabilities=None, online=False, seen_at=None), NOW) == (
         "desktop", "expected", "-", "-", "-", "-", "never", "-",
     )  # fmt: skip
+
+
+def test_a_node_that_was_stopped_and_one_that_can_build_nothing() -> None:
+    broken = msgspec.structs.replace(ABLE, slots=0, limits={"backend": "buildah is not installed"})
+
+    assert row_of(node(online=False, stopped=True), NOW)[1] == "stopped"
+    assert row_of(node(capabilities=broken), NOW)[1] == "unable"
+    assert row_of(node(capabilities=broken, online=False), NOW)[1] == "offline"

@@ -219,6 +219,21 @@ def test_this_machine_that_refuses_is_not_waited_for_without_end() -> None:
     assert wait(replace(HERE, free_slots=0, reason="busy: 1 of 1 builds")) == Here("")
 
 
+def test_a_machine_that_can_build_nothing_is_no_runner_but_this_one_may_be_mended() -> None:
+    broken = msgspec.structs.replace(ABLE, slots=0, limits={"backend": "buildah is not installed"})
+    there = runner("pi", capabilities=broken, free_slots=0)
+    here = replace(HERE, capabilities=broken, free_slots=0)
+    refusing = replace(here, reason="buildah is not installed", refuses_since=NOW)
+
+    assert rejection(there, WANTED) == "buildah is not installed"
+    assert wait(there, HERE) == Here("no runner can take this build (pi)")
+    assert wait(here) == Here("")
+    assert isinstance(wait(refusing), Wait)
+    assert wait(refusing, waited=0) == Wait(
+        "this machine: buildah is not installed", NOW + timedelta(seconds=20)
+    )
+
+
 def test_a_runner_that_refuses_is_waited_for_and_its_reason_is_said() -> None:
     full = replace(BUSY, reason="its disk is full", refuses_since=NOW - timedelta(hours=1))
     until = NOW + timedelta(seconds=300)

@@ -70,12 +70,14 @@ def row_of(node: RunnerView, now: datetime) -> tuple[str, ...]:
 
 
 def state_of(node: RunnerView) -> str:
-    """Return the word for how a node is."""
+    """Return the word for how a node is; why one is unable, `builds why` and `doctor` say."""
     if node.capabilities is None:
         return "expected"
     if node.stopped:
         return "stopped"
-    return "ready" if node.online else "offline"
+    if not node.online:
+        return "offline"
+    return "ready" if node.capabilities.slots else "unable"
 
 
 def doing(node: RunnerView) -> str:

@@ -54,7 +54,7 @@ def unfit(runner: RunnerFacts, wanted: Wanted) -> str | None:
         return f"was not asked for (--on {','.join(wanted.on)})"
     if able is None:
         return "has not connected yet"
-    if able.slots == 0:
+    if able.slots == 0 and not runner.here:  # here may be mended, or started again: `waiting`
         return able.limits.get("backend", "builds nothing")
     if wanted.platform is not None and wanted.platform not in able.platforms:
         return f"{', '.join(able.platforms)} only; the build wants {wanted.platform}"

@@ -211,6 +211,8 @@ class Runners:
                 seen_at=now,
                 public_key=request.public_key,
             )
+            # What an earlier process said of itself is over with it.
+            known = replace(known, reason=None, refuses_since=None)
         slots = request.capabilities.slots
         ledger.save_runner(
             replace(
