@@ -176,7 +176,7 @@ class Job:
         except ArchiveError as error:
             return self._failed("context", f"the context is refused: {error}")
         await self._enter("building")
-        order = replace(self._order(), secrets=secrets)
+        order = replace(self._order(), secrets=secrets, bases=self._hold.bases())
         built = await self._backend.build(order, spool.write, self._keeper.keep)
         if isinstance(built, Broken):
             return self._failed_build(built)

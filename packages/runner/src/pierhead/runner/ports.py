@@ -1,9 +1,10 @@
 """What the runner's engine needs from outside, in sentences."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from pierhead.protocol.lease import (
     Acquire,
@@ -17,6 +18,7 @@ from pierhead.protocol.lease import (
 from pierhead.protocol.plan import ContextRef, Plan
 from pierhead.protocol.result import CacheUse, Envelope, Failure, Receipt, StopProof
 from pierhead.protocol.runner import Capabilities, Session
+from pierhead.runner.domain.bases import BaseRefusal
 from pierhead.runner.domain.failure import Disk
 from pierhead.runner.domain.image import BuiltImage
 
@@ -34,6 +36,7 @@ class BuildOrder:
     memory_bytes: int | None = None
     cpu_weight: int | None = None  # 1 to 10000, 100 is usual
     secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    bases: "Bases | None" = field(default=None, repr=False)  # none: the backend asks registries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,45 @@ class Broken:
     failure: Failure
     cache: CacheUse
     peak_memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseAsk:
+    """What buildah asks of a registry for a base image."""
+
+    method: Literal["GET", "HEAD"]
+    host: str
+    name: str
+    kind: Literal["manifests", "blobs"]
+    reference: str
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseAnswer:
+    """What the control plane answers. `stale_since`: the registry itself did not, since then."""
+
+    status: int
+    headers: Mapping[str, str]
+    chunks: AsyncIterator[bytes] = field(default_factory=_nothing)
+    refusal: BaseRefusal | None = None
+    stale_since: str | None = None
+
+
+class Bases(Protocol):
+    """Where base images come from: the control plane, which has the logins."""
+
+    def ask(self, wanted: BaseAsk) -> AbstractAsyncContextManager[BaseAnswer]:
+        """Give the answer to a request.
+
+        Raises:
+            Unavailable: the control plane does not answer for a while.
+        """
+        ...
 
 
 LogSink: TypeAlias = Callable[[bytes], None]
@@ -129,6 +171,10 @@ class Hold(Protocol):
         Raises:
             IntegrityError: what came was not sealed for this attempt.
         """
+        ...
+
+    def bases(self) -> Bases | None:
+        """Return where base images come from; none: the router has no such place."""
         ...
 
     async def enter(self, phase: Phase) -> bool:

@@ -351,7 +351,8 @@ def _check(answer: httpx.Response, upstream: Upstream, what: str) -> None:
     if status in {401, 403}:
         raise _denied(upstream, what)
     if status == 404:
-        raise UpstreamMissing(f"{upstream.host} has no {what} ({_as_whom(upstream)})")
+        hint = "check the name and the tag after FROM"
+        raise UpstreamMissing(f"{upstream.host} has no {what} ({_as_whom(upstream)})", hint=hint)
     if status == 429:
         detail = f"{upstream.host} does not let this control plane pull more for now"
         raise UpstreamBusy(f"{detail} ({_as_whom(upstream)})", hint="wait, then build again")

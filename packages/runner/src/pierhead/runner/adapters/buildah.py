@@ -18,7 +18,7 @@ import os
 import shutil
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -40,12 +40,21 @@ from pierhead.runner.adapters.entropy import new_id
 from pierhead.runner.adapters.isolation import Room
 from pierhead.runner.adapters.probe import Note, reaches_us, write_context
 from pierhead.runner.adapters.process import kill_group, run, start_in
+from pierhead.runner.adapters.relay import Relay
 from pierhead.runner.adapters.shelter import close_shelter, open_shelter
 from pierhead.runner.adapters.workspace import disk_of
 from pierhead.runner.domain import probe as probes
+from pierhead.runner.domain.bases import registries_named
 from pierhead.runner.domain.failure import Disk, Ending, explain, lost_builder
 from pierhead.runner.domain.image import read_image
-from pierhead.runner.domain.invocation import LAST_BUILT, Store, build_command, refusal
+from pierhead.runner.domain.invocation import (
+    LAST_BUILT,
+    LOGIN_FILE,
+    SECRETS_FOLDER,
+    Store,
+    build_command,
+    refusal,
+)
 from pierhead.runner.domain.probe import Check
 from pierhead.runner.domain.progress import Progress
 from pierhead.runner.domain.secretenv import with_secret_files
@@ -163,20 +172,26 @@ class BuildahBackend:
     ) -> Built | Broken:
         """Build in a cgroup and network that are there; without one, not isolated."""
         word = new_id()
-        place = self._enter(order, cgroup, word) if cgroup else isolation.own_processes()
         store, layout = _store(self._home(order)), order.work / "layout"
         if order.secrets:
             open_shelter(store)
-        command = build_command(
-            store,
-            order.plan,
-            str(order.context),
-            cgroup=cgroup.of_steps if cgroup else None,
-            dockerfile=translated,
-        )
         with _watching(cgroup) as watch:
-            job = _Job(order, cgroup, watch, progress, log, keep, Voices(word.encode()))
-            ending = await job.run([*place, *command], order.secrets)
+            async with self._relay(order, cgroup, log) as relay:
+                hidden = _hidden(order, relay, isolated=cgroup is not None)
+                command = build_command(
+                    store,
+                    order.plan,
+                    str(order.context),
+                    cgroup=cgroup.of_steps if cgroup else None,
+                    dockerfile=translated,
+                    login=_login(order, relay, isolated=cgroup is not None),
+                )
+                place = self._place(order, cgroup, word, relay)
+                voices = Voices(word.encode())
+                job = _Job(order, cgroup, watch, progress, log, keep, voices, hidden)
+                ending = await job.run([*place, *command], hidden)
+            if relay is not None:
+                ending = replace(ending, base_refusal=relay.refusal)
             if ending.code == 0:
                 ending = await job.run(self._export_command(order, store, layout))
         peak = cgroup.peak_memory() if cgroup else None
@@ -188,9 +203,34 @@ class BuildahBackend:
             failure = explain(known)
             return Broken(failure=failure, cache=progress.cache(), peak_memory_bytes=peak)
         read = await asyncio.to_thread(_read_layout, order, progress, peak)
-        if isinstance(read, Built) and ending.out_of_memory:
-            return replace(read, warnings=(_SURVIVED,))
+        if isinstance(read, Built):
+            notes = [_SURVIVED] if ending.out_of_memory else []
+            notes += relay.notes if relay is not None else []
+            return replace(read, warnings=_texts(notes))
         return read
+
+    @contextlib.asynccontextmanager
+    async def _relay(
+        self, order: BuildOrder, cgroup: Cgroup | None, log: LogSink
+    ) -> AsyncIterator[Relay | None]:
+        """Let buildah find its base images where the order says; none: where their names say."""
+        if order.bases is None:
+            yield None
+            return
+        hosts = registries_named(_dockerfile(order), order.plan.build_args)
+        namespace = networks.network_of(order.name).path if cgroup else None
+        async with Relay(order.bases, hosts, log).listening(namespace) as relay:
+            yield relay
+
+    def _place(
+        self, order: BuildOrder, cgroup: Cgroup | None, word: str, relay: Relay | None
+    ) -> list[str]:
+        """Return what stands before buildah."""
+        if cgroup is not None:
+            return self._enter(order, cgroup, word, relay)
+        if relay is None:
+            return isolation.own_processes()
+        return isolation.own_processes(isolation.registries_file(order.work, relay.conf))
 
     def _export_command(self, order: BuildOrder, store: Store, layout: Path) -> list[str]:
         """Return the call that writes the image as an OCI layout: only then it has a digest."""
@@ -345,7 +385,9 @@ class BuildahBackend:
         gateway = await networks.open_network(networks.network_of(order.name))
         return cgroup, gateway
 
-    def _enter(self, order: BuildOrder, cgroup: Cgroup, word: str) -> list[str]:
+    def _enter(
+        self, order: BuildOrder, cgroup: Cgroup, word: str, relay: Relay | None = None
+    ) -> list[str]:
         home = self._home(order)
         room = Room(
             folder=home / "room",
@@ -354,7 +396,8 @@ class BuildahBackend:
             work=order.work,
             context=order.context,
             word=word,
-            secrets=bool(order.secrets),
+            secrets=bool(order.secrets) or relay is not None,
+            registries=relay.conf if relay is not None else "",
         )
         for folder in (room.folder, room.temporary):
             folder.mkdir(parents=True, exist_ok=True)
@@ -398,6 +441,25 @@ def _keep_context(context: Path, kept: Path) -> None:
     if not disk_of(kept.parent).is_low:
         with contextlib.suppress(OSError):  # there may be none
             context.rename(kept)
+
+
+def _hidden(order: BuildOrder, relay: Relay | None, *, isolated: bool) -> dict[str, bytes]:
+    """Return what only buildah sees, and nobody in the log."""
+    login = {LOGIN_FILE: relay.login} if relay is not None and isolated else {}
+    return {**order.secrets, **login}
+
+
+def _login(order: BuildOrder, relay: Relay | None, *, isolated: bool) -> str | None:
+    """Return where buildah finds what lets it in to the relay."""
+    if relay is None:
+        return None
+    if isolated:
+        return f"{SECRETS_FOLDER}/{LOGIN_FILE}"
+    file = order.work / LOGIN_FILE
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as opened:
+        opened.write(relay.login)
+    return str(file)
 
 
 def _store(home: Path) -> Store:
@@ -453,6 +515,7 @@ class _Job:
         log: LogSink,
         keep: KeepGroup,
         voices: Voices,
+        hidden: Mapping[str, bytes],
     ) -> None:
         self._order = order
         self._voices = voices
@@ -464,7 +527,7 @@ class _Job:
         self._disk: Disk | None = None
         self._floor: int | None = None
         self._crowded = False
-        self._patterns = Patterns(order.secrets.values())
+        self._patterns = Patterns(hidden.values())
         self._until = asyncio.get_running_loop().time() + order.plan.timeout_seconds
 
     async def run(self, command: list[str], secrets: Mapping[str, bytes] = NOTHING) -> Ending:

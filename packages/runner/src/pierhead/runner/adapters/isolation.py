@@ -68,6 +68,7 @@ _SETTINGS: Final = (
 _NETWORKS: Final = "networks"
 _CONTAINERS: Final = Path("/etc/containers")
 _REGISTRIES: Final = _CONTAINERS / "registries.conf.d"
+_LAST: Final = "zz-pierhead-relay.conf"  # of two settings for a registry, the last one counts
 _DOCKER_HUB: Final = 'unqualified-search-registries = ["docker.io"]\n'
 # Of /proc, what changes the machine or tells of it; runc takes the same from steps. The rest has to
 # be writable: runc sets the limits of a step's process there.
@@ -91,6 +92,7 @@ class Room:
     temporary: Path  # its /var/tmp: layers on their way, and cache mounts
     word: str  # marks where the output of a step begins and ends
     secrets: bool = False  # they come on the command's input
+    registries: str = ""  # settings of where base images are, beside the machine's
 
     def entries(self, cgroup: Cgroup) -> list[Entry]:
         """Return what is in it."""
@@ -98,6 +100,7 @@ class Room:
             *(_system(place) for place in _SYSTEM if os.path.lexists(place)),
             *(("ro", path, path) for path in _settings()),
             *_registries(),
+            *([("text", self.registries, str(_REGISTRIES / _LAST))] if self.registries else []),
             ("text", resolvers() or "", "/etc/resolv.conf"),
             ("proc", "", "/proc"),
             *(("ro", path, path) for path in _of_proc(_FIXED)),
@@ -145,9 +148,20 @@ def enter(network: Path, room: Room, cgroup: Cgroup) -> list[str]:
     return ["nsenter", f"--net={network}", *_OWN, *python]
 
 
-def own_processes() -> list[str]:
-    """Return what stands before a command on a machine that cannot isolate: it dies as one."""
-    return [*_OWN] if os.geteuid() == 0 else ["buildah", "unshare", *_OWN]
+def own_processes(registries: Path | None = None) -> list[str]:
+    """Return what stands before a command on a machine that cannot isolate: it dies as one.
+
+    `registries`: a file with settings of where base images are, in the place of the machine's.
+    """
+    settings = ["env", f"CONTAINERS_REGISTRIES_CONF={registries}"] if registries else []
+    return [*settings, *(_OWN if os.geteuid() == 0 else ("buildah", "unshare", *_OWN))]
+
+
+def registries_file(folder: Path, registries: str) -> Path:
+    """Write settings of where base images are, for a build that has no root of its own."""
+    file = folder / "registries.conf"
+    file.write_text(_DOCKER_HUB + registries)
+    return file
 
 
 def missing_programs() -> list[str]:

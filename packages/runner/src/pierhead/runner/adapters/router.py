@@ -24,6 +24,7 @@ from pierhead.protocol.lease import (
 from pierhead.protocol.result import Envelope, Receipt
 from pierhead.protocol.runner import Capabilities, Session, SessionRelease, SessionRequest
 from pierhead.protocol.sealing import SessionKey
+from pierhead.runner.adapters.bases import HttpBases
 from pierhead.runner.adapters.push import Pusher
 from pierhead.runner.ports import Built
 
@@ -93,6 +94,7 @@ class HttpHold:
         self._key = key
         self._grant = grant
         self._client = way.client(grant.token)
+        self._bases = HttpBases(way.url, grant.token, way.ca) if grant.mirror else None
 
     def context(self, offset: int) -> AsyncIterator[bytes]:
         """Yield the packed context."""
@@ -103,6 +105,10 @@ class HttpHold:
         build_id, fence = self._grant.build_id, self._grant.fence
         sealed = await patiently(lambda: self._client.secrets(build_id, fence), SECRETS_SECONDS)
         return self._key.open(sealed, build_id=build_id, fence=fence)
+
+    def bases(self) -> HttpBases | None:
+        """Return where base images come from; none: the router has no such place."""
+        return self._bases
 
     async def enter(self, phase: Phase) -> bool:
         """Say what is done now; true: the build should end."""
@@ -141,6 +147,8 @@ class HttpHold:
     async def close(self) -> None:
         """Close its connections."""
         await self._client.close()
+        if self._bases is not None:
+            await self._bases.close()
 
 
 def _boot_id() -> str:

@@ -11,6 +11,7 @@ from typing import Final
 
 from pierhead.protocol.result import Cause, Failure
 from pierhead.protocol.units import kept_bytes, size
+from pierhead.runner.domain.bases import BaseRefusal, registry_of
 from pierhead.runner.domain.dockerfile import line_of_step, line_that_cannot_be_parsed
 from pierhead.runner.domain.progress import Progress
 
@@ -106,6 +107,7 @@ class Ending:
     timed_out_seconds: int | None = None
     disk: Disk | None = None  # none: nothing said that something was full
     disk_floor_bytes: int | None = None  # the build was stopped, to keep so much of the disk
+    base_refusal: BaseRefusal | None = None  # what the control plane last said of a base image
     processes_max: int | None = None  # the limit, when the steps were at it
     dockerfile: str = ""  # its text
     dockerfile_name: str = "Dockerfile"  # as people call it
@@ -300,7 +302,12 @@ def _base_image(told: _Told) -> Failure | None:
     if found is None:
         return None
     image, why = found["image"], found["why"]
-    registry = _registry(image)
+    refusal = told.ending.base_refusal
+    if refusal is not None:
+        # Whatever buildah makes of it: the control plane said which registry, as whom, and why.
+        text = f"the base image {image} is not to be had: {refusal.message}"
+        return told.failed("base-image", text, hint=refusal.hint or "check the name after FROM")
+    registry = registry_of(image)
     for signs, message, hint in _REGISTRY_SAYS:
         if any(sign in why.lower() for sign in signs):
             text = message.format(registry=registry, image=image)
@@ -406,9 +413,3 @@ def _reason(told: _Told) -> str:
     reason = _AROUND.sub("", told.own).strip()
     context = told.ending.context
     return reason.replace(f"{context}/", "").replace(context, "the context") if context else reason
-
-
-def _registry(image: str) -> str:
-    first, slash, _ = image.partition("/")
-    named = slash and ("." in first or ":" in first or first == "localhost")
-    return first if named else "docker.io"

@@ -15,6 +15,8 @@ SOURCE_DATE_EPOCH: Final = 315_532_800
 ARGUMENT_BYTES_MAX: Final = 512 * 1024
 # Where the root that a build sees has its secrets, in memory: one file for each.
 SECRETS_FOLDER: Final = "/run/pierhead-secrets"
+# Beside them, under a name that no secret can have: what lets buildah in to the runner's relay.
+LOGIN_FILE: Final = ".registries.json"
 # What buildah starts instead of runc: it looks at a step's mounts first.
 RUNTIME: Final = "/run/pierhead/runtime"
 
@@ -61,11 +63,18 @@ def refusal(plan: Plan) -> Failure | None:
 
 
 def build_command(
-    store: Store, plan: Plan, context: str, *, cgroup: str | None, dockerfile: str | None = None
+    store: Store,
+    plan: Plan,
+    context: str,
+    *,
+    cgroup: str | None,
+    dockerfile: str | None = None,
+    login: str | None = None,
 ) -> list[str]:
     """Return the call that builds; `cgroup`: full isolation below it, none: chroot.
 
-    `dockerfile` stands for the plan's own, when that had to be said differently.
+    `dockerfile` stands for the plan's own, when that had to be said differently. `login` is the
+    file with what lets buildah in where its base images are.
 
     The stored image has Docker's format: buildah's OCI one has no place for HEALTHCHECK and SHELL.
     """
@@ -79,6 +88,7 @@ def build_command(
         options += ["--isolation", "oci", "--runtime", RUNTIME]
         options += ["--runtime-flag", f"root={store.runtime}", "--cgroup-parent", cgroup]
     options += ["--network", network]
+    options += ["--authfile", login] if login else []
     epoch = SOURCE_DATE_EPOCH if plan.source_date_epoch is None else plan.source_date_epoch
     options += ["--timestamp", str(epoch)]
     options += ["--no-cache"] if plan.no_cache else []

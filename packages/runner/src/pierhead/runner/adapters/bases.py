@@ -1,0 +1,120 @@
+"""Base images from the control plane, over HTTP, with the token of the build."""
+
+import contextlib
+import functools
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+from urllib.parse import urlsplit
+
+import httpx
+
+from pierhead.protocol.client.http import open_client
+from pierhead.protocol.client.retry import patiently
+from pierhead.protocol.errors import Unavailable
+from pierhead.protocol.problem import problem
+from pierhead.runner.domain.bases import BaseRefusal
+from pierhead.runner.ports import BaseAnswer, BaseAsk
+
+PATIENCE_SECONDS: Final = 60.0
+CUTS_MAX: Final = 5
+ANSWER_BYTES_MAX: Final = 64 * 1024
+_PIECE_BYTES: Final = 256 * 1024
+_KEPT: Final = ("content-type", "content-length", "docker-content-digest")
+_STALE: Final = "pierhead-stale-since"
+
+
+class HttpBases:
+    """What the control plane gives to one build: of its own registry, and of others."""
+
+    def __init__(self, url: str, token: str, ca: str | None) -> None:
+        self._own = urlsplit(url).netloc
+        self._http = open_client(url, token=token, ca=ca)
+
+    @asynccontextmanager
+    async def ask(self, wanted: BaseAsk) -> AsyncIterator[BaseAnswer]:
+        """Give the answer to a request; its bytes go on over cuts.
+
+        Raises:
+            Unavailable: the control plane does not answer for a while.
+        """
+        async with AsyncExitStack() as opened:
+            answer = await patiently(lambda: self._send(wanted, 0, opened), PATIENCE_SECONDS)
+            if not answer.is_success:
+                refusal = _refusal(wanted, answer.status_code, await _small(answer))
+                yield BaseAnswer(status=answer.status_code, headers={}, refusal=refusal)
+                return
+            headers = {name: answer.headers[name] for name in _KEPT if name in answer.headers}
+            yield BaseAnswer(
+                status=200,
+                headers=headers,
+                chunks=self._whole(wanted, answer, opened),
+                stale_since=answer.headers.get(_STALE),
+            )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def _send(self, wanted: BaseAsk, offset: int, opened: AsyncExitStack) -> httpx.Response:
+        params: Mapping[str, str] = {} if wanted.host == self._own else {"ns": wanted.host}
+        request = self._http.build_request(
+            wanted.method,
+            f"/v2/{wanted.name}/{wanted.kind}/{wanted.reference}",
+            params=params,
+            headers=_headers(offset),
+        )
+        try:
+            answer = await self._http.send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise _away(error) from error
+        opened.push_async_callback(answer.aclose)
+        return answer
+
+    async def _whole(
+        self, wanted: BaseAsk, answer: httpx.Response, opened: AsyncExitStack
+    ) -> AsyncIterator[bytes]:
+        """Yield all bytes; after a cut, go on from where it was."""
+        offset = 0
+        for _ in range(CUTS_MAX):
+            with contextlib.suppress(httpx.HTTPError):
+                async for chunk in answer.aiter_raw(_PIECE_BYTES):
+                    offset += len(chunk)
+                    yield chunk
+                return
+            again = functools.partial(self._send, wanted, offset, opened)
+            answer = await patiently(again, PATIENCE_SECONDS)
+            if answer.status_code != (206 if offset else 200):
+                break
+        raise Unavailable(problem("dependency-unavailable", "a base image does not come whole"))
+
+
+def _headers(offset: int) -> dict[str, str]:
+    plain = {"Accept-Encoding": "identity"}
+    return {**plain, "Range": f"bytes={offset}-"} if offset else plain
+
+
+async def _small(answer: httpx.Response) -> bytes:
+    found = b""
+    async for chunk in answer.aiter_raw(ANSWER_BYTES_MAX):
+        found += chunk
+        if len(found) > ANSWER_BYTES_MAX:
+            break
+    return found
+
+
+def _refusal(wanted: BaseAsk, status: int, body: bytes) -> BaseRefusal:
+    """Return why, in the control plane's own words."""
+    image = f"{wanted.host}/{wanted.name}"
+    try:
+        said = json.loads(body)["errors"][0]
+        message, hint = str(said["message"]), said.get("detail", {}).get("hint")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return BaseRefusal(image=image, message=f"the control plane answers with status {status}")
+    return BaseRefusal(image=image, message=message, hint=str(hint) if hint else None)
+
+
+def _away(error: httpx.HTTPError) -> Unavailable:
+    detail = f"the control plane does not answer: {error or type(error).__name__}"
+    return Unavailable(problem("dependency-unavailable", detail))

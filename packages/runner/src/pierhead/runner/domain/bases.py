@@ -1,0 +1,130 @@
+"""Which registries a Dockerfile's base images are of, and what buildah has to be told of them.
+
+buildah is told that each of them is at an address of the runner's own, which asks the control plane
+for what it is asked. Its settings have no word for "all registries", so they are read out of the
+Dockerfile. One that is not found here, because only buildah can tell what a variable is, is asked
+by buildah itself, without any login.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pierhead.runner.domain.dockerfile import Instruction, instructions
+
+DOCKER_HUB: Final = "docker.io"
+HOSTS_MAX: Final = 64
+_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?(:[0-9]{1,5})?\Z")
+_VARIABLE: Final = re.compile(
+    r"\$(?:(?P<bare>\w+)|\{(?P<name>\w+)(?:(?P<how>:?[-+])(?P<word>[^{}]*))?\})"
+)
+_FROM_FLAG: Final = re.compile(r"(?:^|\s)--from=(\S+)", re.I)
+_MOUNT: Final = re.compile(r"(?:^|\s)--mount=(\S+)", re.I)
+_USER: Final = "pierhead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseRefusal:
+    """Why the control plane did not give something of a base image."""
+
+    image: str
+    message: str
+    hint: str | None = None
+
+
+def registry_of(image: str) -> str:
+    """Return the registry that an image is of, as its name says it."""
+    first, slash, _ = image.partition("/")
+    named = slash and ("." in first or ":" in first or first == "localhost")
+    return first if named else DOCKER_HUB
+
+
+def registries_named(dockerfile: str, build_args: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the registries of all images that a Dockerfile names: Docker Hub always."""
+    found = {DOCKER_HUB: None}
+    for image in _images(dockerfile, build_args):
+        host = registry_of(image)
+        if _HOST.match(host):
+            found[host] = None
+    return tuple(found)[:HOSTS_MAX]
+
+
+def registries_conf(hosts: Sequence[str], address: str) -> str:
+    """Return containers-registries.conf(5): each host is a folder at one address.
+
+    The number of a host is its place in `hosts`: some of their names cannot be part of a path.
+    """
+    tables = [
+        f'[[registry]]\nprefix = "{host}"\nlocation = "{address}/r{number}"\ninsecure = true\n'
+        for number, host in enumerate(hosts)
+    ]
+    return "\n".join(tables)
+
+
+def login_file(address: str, password: str) -> bytes:
+    """Return containers-auth.json(5) for one address."""
+    return json.dumps({"auths": {address: {"auth": _pair(password)}}}).encode()
+
+
+def authorization(password: str) -> str:
+    """Return what buildah then sends."""
+    return f"Basic {_pair(password)}"
+
+
+def _pair(password: str) -> str:
+    return base64.b64encode(f"{_USER}:{password}".encode()).decode()
+
+
+def _images(dockerfile: str, build_args: Mapping[str, str]) -> Iterator[str]:
+    """Yield what may be an image; names of stages among them do no harm."""
+    values: dict[str, str] = {}
+    for one in instructions(dockerfile):
+        words = one.words
+        match words[0]:
+            case "ARG":
+                for word in words[1:]:
+                    name, _, default = word.partition("=")
+                    values[name] = build_args.get(name, _expanded(_bare(default), values))
+            case "ENV":
+                for name, equals, value in (word.partition("=") for word in words[1:]):
+                    if equals:
+                        values[name] = _expanded(_bare(value), values)
+            case "FROM" if len(words) > 1:
+                yield _expanded(words[1], values)
+            case "COPY" | "ADD" | "RUN":
+                yield from (_expanded(image, values) for image in _of_flags(one))
+
+
+def _of_flags(one: Instruction) -> Iterable[str]:
+    """Yield what `--from=` and `--mount=from=` name."""
+    if one.words[0] == "RUN":
+        for mount in _MOUNT.findall(one.text):
+            for option in mount.split(","):
+                key, _, value = option.partition("=")
+                if key.lower() == "from":
+                    yield value
+        return
+    yield from _FROM_FLAG.findall(one.text)
+
+
+def _expanded(text: str, values: Mapping[str, str]) -> str:
+    """Return a text with its variables in their places; what is not known stays as it is."""
+
+    def value(found: re.Match[str]) -> str:
+        name, how, word = found["bare"] or found["name"], found["how"] or "", found["word"] or ""
+        known = values.get(name)
+        has = bool(known) if how.startswith(":") else known is not None
+        if how.endswith("+"):
+            return word if has else ""
+        if how.endswith("-"):
+            return known if has and known is not None else word
+        return known if known is not None else found[0]
+
+    return _VARIABLE.sub(value, text)
+
+
+def _bare(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text

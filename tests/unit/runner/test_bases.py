@@ -1,0 +1,76 @@
+"""Which registries the images of a Dockerfile are of, and what buildah is told of them."""
+
+import json
+import tomllib
+
+import pytest
+
+from pierhead.runner.domain.bases import (
+    HOSTS_MAX,
+    authorization,
+    login_file,
+    registries_conf,
+    registries_named,
+    registry_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("image", "host"),
+    [
+        ("busybox", "docker.io"),
+        ("me/app:1", "docker.io"),
+        ("ghcr.io/me/app", "ghcr.io"),
+        ("localhost/me/app", "localhost"),
+        ("registry:5000/app", "registry:5000"),
+        ("scratch", "docker.io"),
+    ],
+)
+def test_the_first_part_of_a_name_is_a_registry_if_it_looks_like_one(image: str, host: str) -> None:
+    assert registry_of(image) == host
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "hosts"),
+    [
+        ("FROM busybox", ()),
+        ("from --platform=$BUILDPLATFORM ghcr.io/me/app AS x", ("ghcr.io",)),
+        ("ARG W=a.io\nFROM ${W}/x", ("a.io",)),
+        ("ARG R\nFROM $R/x", ("given.io",)),
+        ("ARG R=a.io\nFROM $R/x", ("given.io",)),
+        ("ARG NONE\nFROM ${NONE:-b.io}/x", ("b.io",)),
+        ("ARG E=\nFROM ${E:-c.io}/x\nFROM ${E-d.io}/x", ("c.io",)),
+        ("ARG V=1\nFROM ${V:+e.io}/x", ("e.io",)),
+        ("ARG A='f.io'\nARG B=$A/team\nFROM $B/x", ("f.io",)),
+        ("FROM x\nCOPY --chown=1 --from=g.io/x /a /b", ("g.io",)),
+        ("FROM x\nRUN --mount=type=cache,target=/c --mount=type=bind,from=h.io/x,target=/m ls",
+         ("h.io",)),
+        ("FROM x\nRUN echo --from=no.io/x", ()),
+        ("FROM x\nCOPY --from=0 /a /b", ()),
+        ("FROM i.io/x \\\n  AS y", ("i.io",)),
+        ("# FROM no.io/x\nFROM $UNKNOWN/x", ()),
+        ("FROM \"j.io\"\nFROM k.io]/x", ()),
+        ("", ()),
+    ],
+)  # fmt: skip
+def test_all_registries_of_a_dockerfile_are_found(dockerfile: str, hosts: tuple[str, ...]) -> None:
+    assert registries_named(dockerfile, {"R": "given.io"}) == ("docker.io", *hosts)
+
+
+def test_there_is_an_end_to_registries() -> None:
+    text = "\n".join(f"FROM r{number}.io/x" for number in range(1000))
+    assert len(registries_named(text, {})) == HOSTS_MAX
+
+
+def test_each_registry_is_a_folder_at_the_relay() -> None:
+    conf = tomllib.loads(registries_conf(["docker.io", "r.example:5000"], "127.0.0.1:7"))
+    assert [(one["prefix"], one["location"]) for one in conf["registry"]] == [
+        ("docker.io", "127.0.0.1:7/r0"),
+        ("r.example:5000", "127.0.0.1:7/r1"),
+    ]
+    assert all(one["insecure"] for one in conf["registry"])
+
+
+def test_the_login_file_holds_what_the_relay_wants_to_see() -> None:
+    entry = json.loads(login_file("127.0.0.1:7", "pw"))["auths"]["127.0.0.1:7"]
+    assert authorization("pw") == f"Basic {entry['auth']}"
