@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.integration.mirror.others import PASSWORD, docker_registry, push
+from tests.integration.router.stage import tiny_image
+
 from .stage import BIN, BUSYBOX, ROOT, Stage, eventually, free_port, stage
 
 PAGES: Final = ROOT / "docs" / "journeys"
@@ -45,7 +48,10 @@ FILES: Final = {
     "missing.Dockerfile": "FROM registry.invalid/team/base:1\n",
     "secret.Dockerfile": TOOLS
     + "RUN --mount=type=secret,id=npm echo the token is $(cat /run/secrets/npm)\n",
-    ".dockerignore": ".git\nnode_modules\n*.Dockerfile\n",
+    "private.Dockerfile": "ARG REGISTRY\nFROM $REGISTRY/me/base:1\nCOPY busybox /bin/busybox\n",
+    "token": PASSWORD,
+    "wrong-token": "incorrect horse",
+    ".dockerignore": ".git\nnode_modules\n*.Dockerfile\n*token\n",
 }
 # What differs between two runs, and what stands for it.
 ASIDE: Final = (
@@ -133,6 +139,16 @@ async def desktop_is_off(folder: Path, work: Path) -> AsyncIterator[Scene]:
         yield Scene(on, work)
 
 
+@asynccontextmanager
+async def beside_a_registry(folder: Path, work: Path) -> AsyncIterator[Scene]:
+    """A desktop that builds, and a registry in its network that lets in with a password."""
+    async with docker_registry(folder / "registry") as host:
+        await push(host, "me/base", tiny_image("base"), "1")
+        async with stage(folder, more={"REGISTRY": host}) as on:
+            await on.join("desktop", "--memory", "400M")
+            yield Scene(on, work)
+
+
 SCENES: Final = {
     "first-image": nothing_set_up,
     "everyday-build": with_desktop,
@@ -140,6 +156,7 @@ SCENES: Final = {
     "why-it-failed": with_desktop,
     "nobody-can-build": desktop_is_off,
     "secrets": with_desktop,
+    "registries": beside_a_registry,
 }
 
 

@@ -1,6 +1,7 @@
 """The registry that one build sees: whom it lets in, what it passes on, what it makes of cuts."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -120,6 +121,13 @@ async def test_whoever_does_not_speak_like_buildah_is_left_alone(sent: bytes) ->
         writer.close()
         assert given.asked == []
         assert (await http.get("/v2/")).status_code == 200
+
+
+async def test_whoever_tries_tls_hears_at_once_that_there_is_none() -> None:
+    async with relayed() as (relay, _, _), asyncio.timeout(5):
+        port = int(relay.address.rpartition(":")[2])
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.open_connection("127.0.0.1", port, ssl=ssl.create_default_context())
 
 
 async def test_a_refusal_is_kept_for_people_and_buildah_does_not_ask_again() -> None:

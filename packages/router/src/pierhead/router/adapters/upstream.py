@@ -303,8 +303,7 @@ async def _resolved(upstream: Upstream, name: str, port: int) -> list[Address]:
         async with asyncio.timeout(RESOLVE_SECONDS):
             found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError, TimeoutError) as error:
-        detail = f"{upstream.host} cannot be reached: the name {name} leads nowhere"
-        raise UpstreamSilent(detail, hint="is the name right?") from error
+        raise _away(upstream, f"the name {name} leads nowhere") from error
     return [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
 
 
@@ -382,8 +381,12 @@ def _unreachable(upstream: Upstream, error: httpx.HTTPError) -> UpstreamSilent:
         detail = f"the certificate of {upstream.host} is not to be trusted: {reason}"
         hint = f"if it has an authority of its own: pierhead registries add {upstream.host} "
         return UpstreamSilent(detail, hint=hint + "--ca-file FILE")
-    said = str(error) or type(error).__name__
-    return UpstreamSilent(f"{upstream.host} cannot be reached: {said}", hint="is the name right?")
+    return _away(upstream, str(error) or type(error).__name__)
+
+
+def _away(upstream: Upstream, why: str) -> UpstreamSilent:
+    detail = f"{upstream.host} cannot be reached from the control plane: {why}"
+    return UpstreamSilent(detail, hint="is the name right, and is it online?")
 
 
 def _length(answer: httpx.Response) -> int | None:

@@ -33,6 +33,8 @@ _IMAGE: Final = re.compile(
     r"/(?P<kind>manifests|blobs)/(?P<reference>[A-Za-z0-9._:-]{1,140})\Z"
 )
 _REASONS: Final = {200: "OK", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found"}
+# buildah tries TLS first; it waits for 10 s unless it hears at once that there is none.
+_BEGINNINGS: Final = (b"G", b"H")
 _BASIC: Final = {"www-authenticate": 'Basic realm="pierhead"'}
 
 
@@ -77,8 +79,11 @@ class Relay:
         try:
             while self._open <= CONNECTIONS_MAX:
                 async with asyncio.timeout(IDLE_SECONDS):
-                    head = await reader.readuntil(b"\r\n\r\n")
-                if not await self._answer(head, writer):
+                    first = await reader.readexactly(1)
+                    if first not in _BEGINNINGS:
+                        break
+                    rest = await reader.readuntil(b"\r\n\r\n")
+                if not await self._answer(first + rest, writer):
                     break
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, PierheadError):
             writer.transport.abort()  # what began is not finished; it shows
