@@ -212,6 +212,18 @@ async def test_only_builds_that_run_get_them(house: House, open_to_all: Strange)
     assert (await web.get(address)).status_code in {401, 403}, build.id
 
 
+async def test_what_the_token_call_gives_is_for_the_own_registry(
+    house: House, open_to_all: Strange
+) -> None:
+    auth = ("me", house.owner_token)
+    wanted = {"scope": "repository:me/base:pull", "service": "pierhead"}
+    given = await house.http(None).get("/v2/token", params=wanted, auth=auth)
+    http = house.http(given.json()["token"])
+    assert code(await http.get("/v2/me/base/manifests/latest")) == (404, "MANIFEST_UNKNOWN")
+    answer = await http.get(manifest("me/base", "latest", open_to_all.host))
+    assert code(answer) == (403, "DENIED")
+
+
 async def test_nobody_learns_what_another_project_has_by_a_registry_of_his_own(
     house: House, open_to_all: Strange
 ) -> None:

@@ -156,6 +156,8 @@ class RegistryHandlers:
             require(scopes, needed(request.method, request.path_params["path"]))
             request.state.scopes = scopes
             elsewhere = self.mirror.elsewhere(request)
+            if elsewhere is not None and scopes is not None:
+                raise NotAllowed("what the token call gave is for this registry alone")
             if elsewhere is not None:
                 return await self.mirror.answer(request, principal, elsewhere)
             endpoint, name, rest = _route(request.method, request.path_params["path"])
