@@ -61,8 +61,10 @@ ASIDE: Final = (
     (re.compile(r"\d+(?:\.\d+)? (?:[kMG]?B)"), "SIZE"),
     (re.compile(r"\d{2}:\d{2}(?::\d{2})?"), "CLOCK"),
     (re.compile(r"\d+"), "N"),
-    (re.compile(r", SIZE were there"), ""),
+    (re.compile(r"N of N layers, SIZE of SIZE(?: at SIZE/s)?"), "LAYERS"),
     (re.compile(r"pinging container registry .*"), "what the resolver says"),
+    (re.compile(r"^ports .*", re.M), "what else listens here"),
+    (re.compile(r"^service (?!stopped).*", re.M), "what keeps it running"),
     (re.compile(r"[ \t]+"), " "),
 )
 
@@ -88,15 +90,19 @@ class Scene:
             timeout=120,
             check=False,
         )
-        return done.stdout
+        # Where things are elsewhere is where they are for whoever reads the page.
+        seen = done.stdout.replace(f"{self.stage.folder}/data", "/var/lib/pierhead")
+        return seen.replace(f"{self.stage.folder}/config", "/root/.config/pierhead")
 
     async def under_way(self) -> None:
         """Wait until the newest build runs or has ended: what follows is about that."""
 
         async def begun() -> bool:
             async with self.stage.client() as owner:
-                newest = (await owner.builds(limit=1)).builds[0]
-            return newest.phase == "building" or newest.finished_at is not None
+                newest, *older = (await owner.builds(limit=5)).builds
+            # The desktop has one slot: what comes while it builds has to wait.
+            waits = newest.position is not None and any(one.step for one in older)
+            return waits or newest.step is not None or newest.finished_at is not None
 
         await eventually(begun, within=60, what="the newest build runs")
 
@@ -157,6 +163,7 @@ SCENES: Final = {
     "nobody-can-build": desktop_is_off,
     "secrets": with_desktop,
     "registries": beside_a_registry,
+    "one-call": with_desktop,
 }
 
 

@@ -66,12 +66,16 @@ async def test_the_step_at_which_a_build_fails_failed(house: House) -> None:
     attempt = house.client(grant.token)
     log = b"STEP 1/1: RUN false\n"
     await attempt.append_log(build.id, grant.fence, 0, zstandard.compress(log))
+    owner = house.client(house.owner_token)
+    running = [await owner.build(build.id), *(await owner.builds()).builds]
+    assert [one.step for one in running] == ["1/1 RUN false"] * 2
     failure = Failure(cause="command", message="a command ended with exit code 1")
     await attempt.report(build.id, grant.fence, Envelope(outcome="failed", failure=failure))
 
     told = await events(house, build.id)
 
     assert [event.state for event in told if isinstance(event, Step)] == ["started", "failed"]
+    assert (await owner.build(build.id)).step is None
 
 
 async def test_what_follows_the_last_step_is_not_its_time(house: House) -> None:

@@ -28,6 +28,11 @@ def view(**facts: object) -> BuildView:
             view(state="leased", phase="building", runner="desktop", supersedes="web:pr-42"),
             ("pr-42", "building", "desktop"),
         ),
+        (
+            view(state="leased", phase="building", runner="d", step="[2/3] 6/9 RUN pnpm build"),
+            ("-", "building [2/3] 6/9", "d"),
+        ),
+        (view(state="leased", phase="pushing", runner="d", step="1/1 x"), ("-", "pushing", "d")),
         (view(state="leased", cancel_requested=True, runner="d"), ("-", "cancelling", "d")),
         (
             view(state="cancelled", cancel_reason="replaced by b_2", supersedes="shared"),

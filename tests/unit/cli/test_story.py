@@ -12,7 +12,7 @@ from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.ids import BuildId
 from pierhead.protocol.problem import problem
-from pierhead.protocol.result import Envelope, Failure
+from pierhead.protocol.result import BytesMoved, Envelope, Failure, PlatformImage, Timings
 from pierhead.router.cli import follow as module
 from pierhead.router.cli.follow import Story, follow
 
@@ -135,6 +135,40 @@ async def test_what_a_build_says_of_its_failure_cannot_look_like_ours(
     assert "   > \\x1b[2Ja\\nb\n" in err
     assert "\x1b" not in err
     assert [line for line in err.splitlines() if line.startswith("hint")] == ["hint: do this"]
+
+
+@pytest.mark.parametrize(
+    ("moved", "told_of"),
+    [
+        (
+            BytesMoved(pushed_bytes=11_300_000, present_bytes=202_700_000, pushed_layers=2),
+            "push      2 of 3 layers, 11.3 MB of 214.0 MB at 5.7 MB/s",
+        ),
+        (BytesMoved(present_bytes=214_000_000), "push      0 of 3 layers, 0 B of 214.0 MB"),
+        # A runner that is older does not say how many layers it sent.
+        (BytesMoved(pushed_bytes=2_000_000), "push      2.0 MB of 2.0 MB at 1.0 MB/s"),
+    ],
+)
+async def test_what_of_the_image_was_sent_is_told_with_its_rate(
+    moved: BytesMoved, told_of: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digest = "sha256:" + "0" * 64
+    image = PlatformImage(
+        platform="linux/amd64",
+        manifest_digest=digest,
+        config_digest=digest,
+        size_bytes=1,
+        layers=(digest,) * 3,
+    )
+    result = Envelope(
+        outcome="succeeded",
+        platforms=(image,),
+        bytes_moved=moved,
+        timings=Timings(pushing_ms=2000, total_ms=3000),
+    )
+    await told(Scripted([STARTED, finished(view("succeeded", result))]))
+
+    assert told_of in capsys.readouterr().err.splitlines()
 
 
 async def test_quiet_gives_the_reference_and_no_word(capsys: pytest.CaptureFixture[str]) -> None:

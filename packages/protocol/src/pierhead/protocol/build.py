@@ -32,6 +32,7 @@ class BuildView(Struct, frozen=True, kw_only=True):
     created_at: str
     tags: tuple[str, ...] = ()
     phase: Phase | None = None
+    step: str | None = None  # of a build that runs: "3/9 RUN pnpm build"
     position: int | None = None  # in the queue, from 1
     runner: str | None = None  # that has it, or had it last
     attempts: int = 0

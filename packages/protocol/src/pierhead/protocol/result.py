@@ -106,6 +106,7 @@ class BytesMoved(Struct, frozen=True, kw_only=True):
     context_bytes: Count = 0
     pushed_bytes: Count = 0
     present_bytes: Count = 0  # of layers that the registry had already
+    pushed_layers: Count = 0
 
 
 class ScanMissing(Struct, frozen=True, kw_only=True, tag="missing"):

@@ -40,6 +40,7 @@ from pierhead.runner.ports import (
     Built,
     Hold,
     Keeper,
+    Pushed,
     Spool,
     Workspace,
 )
@@ -182,7 +183,7 @@ class Job:
             return self._failed_build(built)
         await self._enter("pushing")
         try:
-            sent, present = await self._hold.push(built)
+            pushed = await self._hold.push(built)
         except IntegrityError as error:
             return self._failed("integrity", str(error))
         except Unavailable as error:
@@ -191,7 +192,7 @@ class Job:
             # No other runner could push it either.
             return self._failed("disk-full", "the control plane's disk is full", str(error))
         await self._enter("reporting")
-        return self._succeeded(built, sent, present)
+        return self._succeeded(built, pushed)
 
     async def _secrets(self) -> Mapping[str, bytes]:
         """Return the build's secrets; whoever has none does not ask."""
@@ -322,7 +323,7 @@ class Job:
             bytes_moved=BytesMoved(context_bytes=self.grant.context.size_bytes),
         )
 
-    def _succeeded(self, built: Built, sent: int, present: int) -> Envelope:
+    def _succeeded(self, built: Built, pushed: Pushed) -> Envelope:
         image = built.image
         return Envelope(
             outcome="succeeded",
@@ -335,8 +336,9 @@ class Job:
             cache=built.cache,
             bytes_moved=BytesMoved(
                 context_bytes=self.grant.context.size_bytes,
-                pushed_bytes=sent,
-                present_bytes=present,
+                pushed_bytes=pushed.sent_bytes,
+                present_bytes=pushed.present_bytes,
+                pushed_layers=pushed.sent_layers,
             ),
             warnings=built.warnings,
         )

@@ -158,6 +158,15 @@ class Control(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pushed:
+    """What of an image went to the registry, and what was there."""
+
+    sent_bytes: int
+    present_bytes: int
+    sent_layers: int
+
+
 class Hold(Protocol):
     """What an attempt asks of the router."""
 
@@ -189,8 +198,8 @@ class Hold(Protocol):
         """Append to the log."""
         ...
 
-    async def push(self, built: Built) -> tuple[int, int]:
-        """Push an image; return how many bytes were sent and how many were there already."""
+    async def push(self, built: Built) -> Pushed:
+        """Push an image."""
         ...
 
     async def release(self, reason: ReleaseReason, detail: str) -> None:

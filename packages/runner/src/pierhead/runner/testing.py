@@ -33,7 +33,16 @@ from pierhead.protocol.result import (
 )
 from pierhead.protocol.runner import Capabilities, Isolation, Session
 from pierhead.runner.domain.image import BuiltImage
-from pierhead.runner.ports import Broken, BuildOrder, Built, Group, Hold, KeepGroup, LogSink
+from pierhead.runner.ports import (
+    Broken,
+    BuildOrder,
+    Built,
+    Group,
+    Hold,
+    KeepGroup,
+    LogSink,
+    Pushed,
+)
 
 NOWHERE = digest_of(b"")
 
@@ -129,12 +138,12 @@ class FakeHold:
         self.log += data
         return LogAccepted(next_offset=len(self.log))
 
-    async def push(self, image: Built) -> tuple[int, int]:
+    async def push(self, image: Built) -> Pushed:
         """Take an image."""
         self._tell("push", image.image.platform.manifest_digest)
         if self.pushing is not None:
             await self.pushing.wait()
-        return 1, 0
+        return Pushed(sent_bytes=1, present_bytes=0, sent_layers=1)
 
     async def release(self, reason: ReleaseReason, detail: str) -> None:
         """Take the build back."""

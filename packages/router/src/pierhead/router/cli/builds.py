@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
@@ -32,6 +33,8 @@ from pierhead.router.cli.interrupt import attend, look_on
 
 T = TypeVar("T")
 SUBMIT_SECONDS: Final = 60.0
+# With its stage, when there are several: "[2/3] 6/9".
+_STEP_NUMBER: Final = re.compile(r"(?:\[\d+/\d+\] )?\d+/\d+")
 app = typer.Typer(add_completion=False)
 BuildName = Annotated[
     str,
@@ -287,7 +290,9 @@ def _state(view: BuildView) -> str:
         case "leased" if view.children and not view.cancel_requested:
             return f"{built} of {len(view.children)} built"
         case "leased":
-            return "cancelling" if view.cancel_requested else view.phase or "starting"
+            number = _STEP_NUMBER.match(view.step or "")
+            at = f" {number[0]}" if number and view.phase == "building" else ""
+            return "cancelling" if view.cancel_requested else f"{view.phase or 'starting'}{at}"
         case "failed" if view.result and view.result.failure:
             return f"failed: {view.result.failure.cause}"
         case "cancelled" if (view.cancel_reason or "").startswith("replaced by "):

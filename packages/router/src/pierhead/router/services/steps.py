@@ -67,7 +67,7 @@ class Steps:
         at: int | None = None,
     ) -> None:
         """Record how the step that is under way ended, if there is one."""
-        running = _running(ledger, stored)
+        running = running_step(ledger, stored)
         if running is None:
             return
         took = now - datetime.fromisoformat(running.at)
@@ -81,7 +81,8 @@ class Steps:
         self.lifecycle.record(ledger, stored, ended, at=at)
 
 
-def _running(ledger: Ledger, stored: StoredBuild) -> wire.Step | None:
+def running_step(ledger: Ledger, stored: StoredBuild) -> wire.Step | None:
+    """Return the step that is under way, if there is one."""
     events = [
         event
         for event in ledger.events(stored.id, 0)

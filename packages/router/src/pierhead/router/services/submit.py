@@ -41,6 +41,7 @@ from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import all_facts, wanted_by, wanted_of
 from pierhead.router.services.lifecycle import Lifecycle, announce
 from pierhead.router.services.projects import check_limit, is_preview, place_for
+from pierhead.router.services.steps import running_step
 from pierhead.router.services.sweep import consider_here
 from pierhead.router.services.views import view_of
 
@@ -224,15 +225,16 @@ class Submissions:
     async def show(self, principal: Principal, build_id: str) -> BuildView:
         """Return one build, with its place in the queue and the size of its log."""
 
-        def operation(ledger: Ledger) -> tuple[StoredBuild, int | None]:
+        def operation(ledger: Ledger) -> tuple[StoredBuild, int | None, str | None]:
             stored = visible(ledger, principal, build_id)
             waiting_ids = [other.id for other in ledger.queued()]
             queued = stored.build.state is State.QUEUED and stored.id in waiting_ids
-            return stored, waiting_ids.index(stored.id) + 1 if queued else None
+            place = waiting_ids.index(stored.id) + 1 if queued else None
+            return stored, place, _step(ledger, stored)
 
-        stored, position = await self.store.read(operation)
+        stored, position, step = await self.store.read(operation)
         size = self.logs.size(stored.id, stored.build.fence)
-        return view_of(stored, position=position, log_bytes=size)
+        return view_of(stored, position=position, log_bytes=size, step=step)
 
     async def page(
         self,
@@ -244,7 +246,7 @@ class Submissions:
         mine: bool = False,
         children: bool = False,
     ) -> BuildPage:
-        """Return builds, newest first, with the places of those that wait."""
+        """Return builds, newest first, with how far they are: in the queue, in their steps."""
         holder = require_submitter(principal)
         environment = None
         if isinstance(holder, ProjectHolder):
@@ -256,17 +258,27 @@ class Submissions:
         before = int(after) if after else None
         by = name_of(principal) if mine else None
 
-        def operation(ledger: Ledger) -> tuple[Sequence[StoredBuild], dict[str, int]]:
+        def operation(ledger: Ledger) -> BuildPage:
             places = {stored.id: place for place, stored in enumerate(ledger.queued(), 1)}
             page = ledger.builds_page(
                 project, limit, before, by=by, environment=environment, children=children
             )
-            return page, places
+            following = str(page[-1].sequence) if len(page) == limit else None
+            views = [
+                view_of(stored, position=places.get(stored.id), step=_step(ledger, stored))
+                for stored in page
+            ]
+            return BuildPage(builds=tuple(views), next=following)
 
-        found, places = await self.store.read(operation)
-        following = str(found[-1].sequence) if len(found) == limit else None
-        views = tuple(view_of(stored, position=places.get(stored.id)) for stored in found)
-        return BuildPage(builds=views, next=following)
+        return await self.store.read(operation)
+
+
+def _step(ledger: Ledger, stored: StoredBuild) -> str | None:
+    """Return what a build that runs is at."""
+    if stored.build.state is not State.LEASED:
+        return None
+    step = running_step(ledger, stored)
+    return step.name if step else None
 
 
 def visible(ledger: Ledger, principal: Principal, build_id: str) -> StoredBuild:

@@ -22,7 +22,13 @@ def rfc3339(at: datetime | None) -> str | None:
     return written(at) if at else None
 
 
-def view_of(stored: StoredBuild, *, position: int | None = None, log_bytes: int = 0) -> BuildView:
+def view_of(
+    stored: StoredBuild,
+    *,
+    position: int | None = None,
+    log_bytes: int = 0,
+    step: str | None = None,
+) -> BuildView:
     """Return a build as its submitter sees it."""
     build = stored.build
     children = build.children if isinstance(build, Parent) else ()
@@ -35,6 +41,7 @@ def view_of(stored: StoredBuild, *, position: int | None = None, log_bytes: int 
         tags=stored.submit.tags,
         phase=build.phase,
         position=position,
+        step=step,
         runner=stored.last_runner,
         attempts=build.attempts,
         fence=build.fence,

@@ -34,6 +34,7 @@ class Pusher:
         self._base = f"/v2/{repository}"
         self.sent_bytes = 0
         self.present_bytes = 0
+        self.sent_layers = 0
 
     async def push(self, built: Built) -> None:
         """Push blobs, then the manifest by its digest.
@@ -46,9 +47,12 @@ class Pusher:
         blobs = {part["digest"]: part["size"] for part in [manifest["config"], *manifest["layers"]]}
         gate = asyncio.Semaphore(AT_ONCE)
 
+        layers = {part["digest"] for part in manifest["layers"]}
+
         async def one(digest: str, size: int) -> None:
             async with gate:
-                await self._again(lambda: self._blob(built.layout, digest, size))
+                was_sent = await self._again(lambda: self._blob(built.layout, digest, size))
+                self.sent_layers += was_sent and digest in layers
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -58,11 +62,12 @@ class Pusher:
             raise _first(group_of_errors) from group_of_errors
         await self._again(lambda: self._manifest(built))
 
-    async def _blob(self, layout: Path, digest: str, size: int) -> None:
+    async def _blob(self, layout: Path, digest: str, size: int) -> bool:
+        """Bring one blob; false: it was there."""
         url = f"{self._base}/blobs/{digest}"
         if (await self._send("HEAD", url, missing_is_fine=True)).status_code == 200:
             self.present_bytes += size
-            return
+            return False
         begun = await self._send("POST", f"{self._base}/blobs/uploads/")
         location, offset = self._location(begun), 0
         file = layout / "blobs" / digest.replace(":", "/", 1)
@@ -80,6 +85,7 @@ class Pusher:
                     raise Unavailable(problem("dependency-unavailable", detail)) from error
         # Merged: registries keep the state of an upload in the query of its address.
         await self._send("PUT", str(httpx.URL(location).copy_merge_params({"digest": digest})))
+        return True
 
     async def _part(self, file: Path, location: str, offset: int) -> tuple[str, int]:
         part = await asyncio.to_thread(_read, file, offset, PART_BYTES)

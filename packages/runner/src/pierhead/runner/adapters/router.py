@@ -26,7 +26,7 @@ from pierhead.protocol.runner import Capabilities, Session, SessionRelease, Sess
 from pierhead.protocol.sealing import SessionKey
 from pierhead.runner.adapters.bases import HttpBases
 from pierhead.runner.adapters.push import Pusher
-from pierhead.runner.ports import Built
+from pierhead.runner.ports import Built, Pushed
 
 # A result is worth waiting for: the router may be restarted in between.
 REPORT_SECONDS = 600.0
@@ -125,12 +125,16 @@ class HttpHold:
         part = zstandard.compress(data, 3)
         return await self._client.append_log(self._grant.build_id, self._grant.fence, offset, part)
 
-    async def push(self, built: Built) -> tuple[int, int]:
-        """Push an image; return how many bytes were sent and how many were there already."""
+    async def push(self, built: Built) -> Pushed:
+        """Push an image."""
         async with open_client(self._way.url, token=self._grant.token, ca=self._way.ca) as http:
             pusher = Pusher(http, self._grant.repository)
             await pusher.push(built)
-            return pusher.sent_bytes, pusher.present_bytes
+            return Pushed(
+                sent_bytes=pusher.sent_bytes,
+                present_bytes=pusher.present_bytes,
+                sent_layers=pusher.sent_layers,
+            )
 
     async def release(self, reason: ReleaseReason, detail: str) -> None:
         """Give the build back."""
