@@ -70,7 +70,77 @@ class Mutant:
     package: str = "router"
 
 
+# Of builds for several platforms.
+FAMILIES: Final = [
+    Mutant(
+        "a parent has succeeded when half of it has",
+        "domain/parent.py",
+        "if {child.state for child in children} <= FINAL:",
+        "if heard.state in FINAL:",
+    ),
+    Mutant(
+        "the first platform that fails ends nothing",
+        "domain/parent.py",
+        "return replace(parent, culprit=news.id), _ends(parent, blamed)",
+        "return replace(parent, culprit=news.id), []",
+    ),
+    Mutant(
+        "a parent is cancelled and its children go on",
+        "domain/parent.py",
+        "return replace(parent, cancel=wish), _ends(parent, wish)\n\n\ndef _hear",
+        "return replace(parent, cancel=wish), []\n\n\ndef _hear",
+    ),
+    Mutant(
+        "a failed platform is forgotten when another one is cancelled",
+        "domain/parent.py",
+        "state = State.CANCELLED if cancel else State.FAILED if culprit else State.SUCCEEDED",
+        "state = State.CANCELLED if heard.wish else State.FAILED if culprit else State.SUCCEEDED",
+    ),
+    Mutant(
+        "an image is shown before its siblings are there",
+        "services/lifecycle.py",
+        "waits_for_siblings = stored.parent is not None and state is machine.State.SUCCEEDED",
+        "waits_for_siblings = False",
+    ),
+    Mutant(
+        "what was built is left behind when a sibling fails",
+        "services/join.py",
+        "            if child.build.fence:\n                ledger.forget(",
+        "            if not child.build.fence:\n                ledger.forget(",
+    ),
+    Mutant(
+        "the index lists its first platform only",
+        "services/join.py",
+        "index_of([_part(ledger, project, image) for image in images])",
+        "index_of([_part(ledger, project, image) for image in images[:1]])",
+    ),
+    Mutant(
+        "nothing keeps what the index lists",
+        "services/join.py",
+        "parts = tuple(image.manifest_digest for image in images)",
+        "parts = ()",
+    ),
+    Mutant(
+        "children move tags",
+        "services/submit.py",
+        "part = msgspec.structs.replace(request, platforms=(), key=None, tags=(), supersedes=None)",
+        "part = msgspec.structs.replace(request, platforms=(), key=None, supersedes=None)",
+    ),
+    Mutant(
+        "a build that its sibling ended is judged as it was listed",
+        "services/lifecycle.py",
+        "return stored if stored.parent is None else ledger.build(stored.id) or stored",
+        "return stored",
+    ),
+    Mutant(
+        "a parent does not hear of its children",
+        "services/lifecycle.py",
+        "if after.parent is not None and after.build.state is not stored.build.state:",
+        "if after.parent is not None and after.build.state is machine.State.LEASED:",
+    ),
+]
 MUTANTS: Final = [
+    *FAMILIES,
     Mutant(
         "whoever reports is believed",
         "domain/build.py",

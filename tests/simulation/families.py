@@ -47,6 +47,10 @@ def _together(stored: StoredBuild, states: list[str]) -> None:
     assert (state in FINAL) == ended, f"{stored.id} is {state} with children {states}"
     all_built = {*states} == {"succeeded"}
     assert (state == "succeeded") == all_built, f"{stored.id} is {state} with children {states}"
+    if ended and not all_built:
+        wished = stored.build.cancel is not None
+        assert wished == (state == "cancelled"), f"{stored.id} is {state}, wished: {wished}"
+        assert wished or "failed" in states, f"{stored.id} is {state} with children {states}"
     assert stored.build.lease is None, f"{stored.id} was given to a runner"
 
 

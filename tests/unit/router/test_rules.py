@@ -102,6 +102,40 @@ def test_builds_are_served_in_the_order_of_submission(queue: list[Wanted]) -> No
     assert choose_builds(runner(free_slots=3), queue) == ("b0", "b1", "b2")
 
 
+EMULATING = runner("big", capabilities=msgspec.structs.replace(ABLE, emulated=("linux/arm64",)))
+NATIVE = msgspec.structs.replace(ABLE, platforms=("linux/arm64",))
+FOR_ARM = Wanted(build_id="b_1", sequence=1, platform="linux/arm64")
+
+
+def test_another_platform_is_emulated_only_where_the_runner_says_that_it_may_be() -> None:
+    assert choose_builds(EMULATING, [FOR_ARM]) == ("b_1",)
+    assert choose_builds(runner(), [FOR_ARM]) == ()
+
+
+@pytest.mark.parametrize(
+    ("native", "taken"),
+    [
+        (runner("pi", capabilities=NATIVE), ()),
+        (runner("pi", capabilities=NATIVE, free_slots=0), ()),
+        (runner("pi", capabilities=NATIVE, online=False), ("b_1",)),
+    ],
+    ids=["free", "busy", "offline"],
+)
+def test_whoever_would_emulate_leaves_a_build_to_one_that_is_native_and_there(
+    native: RunnerFacts, taken: tuple[str, ...]
+) -> None:
+    assert choose_builds(EMULATING, [FOR_ARM], [EMULATING, native]) == taken
+
+
+def test_a_build_waits_no_longer_for_a_native_runner_because_another_one_would_emulate() -> None:
+    busy = runner("pi", capabilities=NATIVE, free_slots=0)
+    patience = Patience(if_nobody="fail", busy_for=timedelta(seconds=60), since=NOW)
+
+    judged = judge(FOR_ARM, patience, [EMULATING, busy], now=NOW, policy=WaitingPolicy())
+
+    assert judged == Wait("pi is busy", NOW + timedelta(seconds=60))
+
+
 def test_here_leaves_a_build_to_a_runner_that_is_free_for_it() -> None:
     here = runner("here", here=True)
     wanted = Wanted(build_id="b_1", sequence=1, here_allowed=True)

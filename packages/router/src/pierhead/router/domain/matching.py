@@ -56,7 +56,8 @@ def unfit(runner: RunnerFacts, wanted: Wanted) -> str | None:
         return "has not connected yet"
     if able.slots == 0 and not runner.here:  # here may be mended, or started again: `waiting`
         return able.limits.get("backend", "builds nothing")
-    if wanted.platform is not None and wanted.platform not in able.platforms:
+    native = wanted.platform is None or wanted.platform in able.platforms
+    if not native and not emulates(runner, wanted):
         return f"{', '.join(able.platforms)} only; the build wants {wanted.platform}"
     if wanted.network not in able.networks:
         return f"gives builds no network of the kind {wanted.network!r}"
@@ -67,6 +68,14 @@ def unfit(runner: RunnerFacts, wanted: Wanted) -> str | None:
     if wanted.secrets and not runner.opens_secrets:
         return "is too old for builds with secrets: upgrade it"
     return _kept_from_here(runner, wanted, able)
+
+
+def emulates(runner: RunnerFacts, wanted: Wanted) -> bool:
+    """Say whether the runner would build for a platform that is not its own, as it may."""
+    able = runner.capabilities
+    if able is None or wanted.platform is None or wanted.platform in able.platforms:
+        return False
+    return wanted.platform in able.emulated
 
 
 def _kept_from_here(runner: RunnerFacts, wanted: Wanted, able: Capabilities) -> str | None:
@@ -101,15 +110,22 @@ def choose_builds(
 ) -> tuple[str, ...]:
     """Return the builds that the runner gets, oldest first, at most `free_slots`.
 
-    Here leaves a build to any of `others` that is free for it.
+    Here leaves a build to any of `others` that is free for it. Whoever would emulate leaves it to
+    one that is native, busy or not: that one is done sooner.
     """
     fitting = (
         wanted
         for wanted in sorted(queue, key=lambda wanted: wanted.sequence)
-        if rejection(runner, wanted) is None
-        and not (runner.here and any(rejection(other, wanted) is None for other in others))
+        if rejection(runner, wanted) is None and not _leaves(runner, wanted, others)
     )
     return tuple(wanted.build_id for wanted in islice(fitting, runner.free_slots))
+
+
+def _leaves(runner: RunnerFacts, wanted: Wanted, others: Sequence[RunnerFacts]) -> bool:
+    if emulates(runner, wanted):
+        able = (other for other in others if unfit(other, wanted) is None and other.online)
+        return any(not emulates(other, wanted) for other in able)
+    return runner.here and any(rejection(other, wanted) is None for other in others)
 
 
 def explain(

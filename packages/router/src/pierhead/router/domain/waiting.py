@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from pierhead.protocol.plan import IfNobody
 from pierhead.router.domain.build import GiveUpCause
-from pierhead.router.domain.matching import RunnerFacts, Wanted, rejection, unfit
+from pierhead.router.domain.matching import RunnerFacts, Wanted, emulates, rejection, unfit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +77,9 @@ def judge(
     everybody = sorted(runners, key=lambda runner: runner.name)
     others = [runner for runner in everybody if not runner.here and _asked_for(runner, wanted)]
     able = [runner for runner in others if unfit(runner, wanted) is None]
+    # Whoever would emulate leaves the build to one that is native and there.
+    native = [runner for runner in able if not emulates(runner, wanted)]
+    able = native if any(runner.online for runner in native) else able
     here = next((runner for runner in everybody if runner.here), None)
     free = next((runner for runner in able if rejection(runner, wanted) is None), None)
     if free is not None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pierhead.router.domain.matching import RunnerFacts, Wanted, rejection
+from pierhead.router.domain.matching import RunnerFacts, Wanted, emulates, rejection
 from pierhead.router.domain.naming import family_of
 
 
@@ -80,8 +80,15 @@ class Bells:
         await self.wait(parked.event, seconds)
 
     def offer(self, wanted: Wanted) -> None:
-        """Wake the one runner that has waited longest among those that fit; here comes last."""
-        for parked in sorted(self._parked, key=lambda parked: parked.facts.here):
+        """Wake the one runner that has waited longest among those that fit; here comes last.
+
+        Of the others, those that would emulate come last.
+        """
+
+        def rank(parked: Parked) -> tuple[bool, bool]:
+            return parked.facts.here, emulates(parked.facts, wanted)
+
+        for parked in sorted(self._parked, key=rank):
             if not parked.event.is_set() and rejection(parked.facts, wanted) is None:
                 parked.event.set()
                 return

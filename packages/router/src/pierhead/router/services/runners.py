@@ -367,7 +367,9 @@ class Runners:
         queue = {stored.id: stored for stored in ledger.queued()}
         if not queue:
             return []
-        everybody = all_facts(ledger, now) if facts.here else ()
+        able = facts.capabilities
+        looks_around = facts.here or (able is not None and able.emulated)
+        everybody = all_facts(ledger, now) if looks_around else ()
         others = [other for other in everybody if not other.here]
         chosen = choose_builds(facts, map(wanted_of, queue.values()), others)
         command = machine.Grant(facts.name, session_id, request.request_id)
