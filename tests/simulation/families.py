@@ -66,6 +66,8 @@ def _first_failure_ends_all(stored: StoredBuild, children: list[StoredBuild]) ->
 
 def _joined(stored: StoredBuild, children: list[StoredBuild], ledger: MemoryLedger) -> None:
     project = stored.submit.project
+    left = [name for name in ledger.manifests_ if name[2].startswith(f"{stored.id}-")]
+    assert not left, f"{stored.id} ended and left {left} pending"
     digests = [child.envelope.manifest_digest for child in children if child.envelope]
     pushed = [digest for digest in digests if digest]
     shown = [digest for digest in pushed if (project, digest, "") in ledger.manifests_]

@@ -43,7 +43,7 @@ def view_of(
         position=position,
         step=step,
         runner=stored.last_runner,
-        attempts=build.attempts,
+        attempts=build.attempts or (stored.envelope.attempts if stored.envelope else 0),
         fence=build.fence,
         cancel_requested=build.cancel is not None,
         cancelled_by=build.cancel.by if build.cancel else None,
