@@ -119,6 +119,11 @@ async def test_one_machine_asks_another_builds_and_the_image_comes_over_tls(
     assert re.fullmatch(rf"{re.escape(town.registry)}/web@sha256:[0-9a-f]{{64}}", reference)
     assert built_on(town.laptop) == "desktop"
     assert town.pull(town.laptop, reference, tmp_path) == reference.partition("@")[2]
+    # What was built is a base image, under the name that people see, by TLS and our own authority.
+    on_top = context(town.laptop, f"FROM {reference}\nCOPY busybox /again\n")
+    second = town.laptop.type("build", "-t", "web:2", on_top)
+    assert built_on(town.laptop) == "desktop"
+    assert second not in {"", reference}
 
 
 def test_a_wrong_pin_is_told_no_token(town: Town) -> None:

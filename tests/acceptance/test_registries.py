@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 from pierhead.protocol.build import BuildView
 from pierhead.protocol.plan import Plan
 from pierhead.protocol.registry import NewRegistry
-from tests.acceptance.stage import Stage, finished, hello, stage, submit
-from tests.integration.mirror.others import PASSWORD, USER, docker_registry
+from tests.acceptance.leaks import Hunt
+from tests.acceptance.stage import BUSYBOX, Stage, finished, hello, stage, submit
+from tests.integration.mirror.others import PASSWORD, USER, docker_registry, push
+from tests.integration.router.stage import tiny_image
 
 BASE = """\
 FROM scratch
@@ -160,6 +163,37 @@ RUN port=$(awk '$4 == "0A" {split($2, a, ":"); print a[2]}' /proc/net/tcp | head
     log = await log_of(opened, view)
     assert view.state == "succeeded", log
     assert "listens: 0\n" not in log
+
+
+async def test_the_login_is_found_nowhere(tmp_path: Path) -> None:
+    """Not on a disk, in a command line, an environment, a log or an answer."""
+    hunt, token = Hunt(PASSWORD.encode()), os.memfd_create("token")
+    os.write(token, PASSWORD.encode())
+    place = tmp_path / "house"
+    (place / "tmp").mkdir(parents=True)
+    folder = tmp_path / "web"
+    folder.mkdir()
+    async with docker_registry(tmp_path / "real") as host:
+        await push(host, "me/base", tiny_image("base"), "1")
+        dockerfile = f"FROM {host}/me/base:1\nCOPY busybox /bin/busybox\n"
+        (folder / "Dockerfile").write_text(dockerfile)
+        (folder / "busybox").write_bytes(BUSYBOX.read_bytes())
+        (folder / "busybox").chmod(0o755)
+        async with stage(place, more={"TMPDIR": str(place / "tmp")}) as on, hunt.watching():
+            login = ["--username", USER, "--token-file", f"/proc/{os.getpid()}/fd/{token}"]
+            added = await asyncio.to_thread(
+                on.run, "registries", "add", host, *login, "--plain-http"
+            )
+            built = await asyncio.to_thread(on.run, "build", str(folder))
+            for said in (added, built):
+                assert said.returncode == 0, said.stderr
+                hunt.look("printed", (said.stdout + said.stderr).encode())
+            listed = await asyncio.to_thread(on.run, "registries", "ls", "--json")
+            hunt.look("listed", listed.stdout.encode())
+            hunt.look_below(place, Path("/dev/shm"), Path("/var/tmp"))
+    os.close(token)
+    assert hunt.samples > 20
+    assert hunt.found == set()
 
 
 async def test_after_the_registry_is_gone_a_build_goes_on_with_what_is_kept(

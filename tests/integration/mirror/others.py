@@ -100,6 +100,7 @@ class Strange:
     slow: asyncio.Event | None = None  # no blob before it is set
     waited: asyncio.Event = field(default_factory=asyncio.Event)  # somebody waits for a blob
     realm: str | None = None  # where tokens are, if not here
+    scheme: str = "http"
     seen: list[tuple[str, str, str]] = field(default_factory=list)  # method, path, login
 
     def asked(self, method: str, part: str) -> list[str]:
@@ -117,7 +118,7 @@ class Strange:
         if path.startswith("/stored/"):
             return self._blob(path.removeprefix("/stored/"))
         if not login.startswith("Bearer good"):
-            realm = self.realm or f"http://{self.host}/token"
+            realm = self.realm or f"{self.scheme}://{self.host}/token"
             said = f'Bearer realm="{realm}",service="strange"'
             return Response(status_code=401, headers={"WWW-Authenticate": said})
         return await self._content(path, request.method)
@@ -168,15 +169,22 @@ class Strange:
 
 
 @contextlib.asynccontextmanager
-async def strange_registry() -> AsyncIterator[Strange]:
-    """Run a registry that a test can change."""
-    strange = Strange()
+async def strange_registry(certificate: Path | None = None) -> AsyncIterator[Strange]:
+    """Run a registry that a test can change; with a certificate and its key it speaks TLS."""
+    strange = Strange(scheme="https" if certificate else "http")
     listener = listen("127.0.0.1", 0)
     strange.host = f"127.0.0.1:{listener.getsockname()[1]}"
     methods = ["GET", "HEAD", "POST"]
     app = Starlette(routes=[Route("/{path:path}", strange.answer, methods=methods)])
     server = uvicorn.Server(
-        uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, loop="none")
+        uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            loop="none",
+            ssl_certfile=certificate,
+        )
     )
     task = asyncio.create_task(server._serve([listener]))
     try:

@@ -12,9 +12,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from pierhead.protocol.registry import NewRegistry
 from tests.acceptance.stage import Service, Stage, eventually, stage
+from tests.integration.mirror.others import strange_registry
 from tests.integration.registry.conftest import push_blob, push_image
 from tests.integration.registry.image import digest_of, image
+from tests.integration.router.stage import tiny_image
 
 LARGE = os.urandom(1 << 20) * 8
 
@@ -86,6 +89,19 @@ async def test_one_connection_goes_to_and_fro_with_its_requests(both: Both) -> N
         # There it stays: the control plane answers for the registry too.
         listed = await client.get("/v2/_catalog")
         assert (listed.status_code, holder(both, listed)) == (200, "plane")
+
+
+async def test_images_of_other_registries_come_by_the_registrys_process(both: Both) -> None:
+    async with strange_registry() as other, both.client() as client:
+        other.images["me/base"] = tiny_image("base")
+        async with both.stage.client() as owner:
+            await owner.add_registry(NewRegistry(host=other.host, plain_http=True))
+        path = f"/v2/me/base/manifests/latest?ns={other.host}"
+        found = await client.get(path)
+        assert (found.content, holder(both, found)) == (
+            other.images["me/base"].manifest,
+            "registry",
+        )
 
 
 async def test_an_image_is_the_same_whichever_process_one_asks(both: Both) -> None:

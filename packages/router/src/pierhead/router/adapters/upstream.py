@@ -13,7 +13,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -63,9 +63,12 @@ _USER_AGENT: Final = "pierhead"
 
 @dataclass(slots=True)
 class HttpUpstreams:
-    """All other registries. It remembers the tokens that they give out, until shortly before their
-    end."""
+    """All other registries. It remembers their tokens, until shortly before the end of each.
 
+    `may_ask` says which addresses everybody may send builds to.
+    """
+
+    may_ask: Callable[[Address], bool] = is_public
     _tokens: dict[tuple[str, str, str], tuple[str, float]] = field(default_factory=dict)
     _contexts: dict[str | None, ssl.SSLContext] = field(default_factory=dict)
 
@@ -213,7 +216,7 @@ class HttpUpstreams:
     ) -> AsyncIterator[httpx.Response]:
         """Send one request on a connection of its own, to an address that is allowed."""
         proxy = _proxy(url)
-        addresses = await _addresses(upstream, url, proxied=proxy is not None)
+        addresses = await self._addresses(upstream, url, proxied=proxy is not None)
         host = httpx.URL(url).netloc.decode("ascii")
         name = urlsplit(url).hostname or ""
         timeout = httpx.Timeout(SILENT_SECONDS, connect=CONNECT_SECONDS)
@@ -242,6 +245,26 @@ class HttpUpstreams:
                     await answer.aclose()
                 return
 
+    async def _addresses(
+        self, upstream: Upstream, url: str, *, proxied: bool
+    ) -> list[Address | None]:
+        """Return where to connect to: each address is allowed. None: by the name itself.
+
+        Raises:
+            HostNotAllowed: one is in a private network, and the owner did not add the host.
+        """
+        parts = urlsplit(url)
+        name, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        literal = _literal(name)
+        if _is_allowed(upstream, name, port) or (literal is None and proxied):
+            return [None]  # a proxy knows names that nobody here can resolve, and decides by itself
+        found = [literal] if literal is not None else await _resolved(upstream, name, port)
+        if not all(self.may_ask(address) for address in found):
+            where = f"{name}:{port}" if parts.port else name
+            hint = f"the owner can allow it: pierhead registries add {where}"
+            raise HostNotAllowed(f"{name} is in a private network", hint=hint)
+        return [*found]
+
     def _context(self, upstream: Upstream, url: str) -> ssl.SSLContext:
         """Return what verifies a registry; its own authority counts for itself alone."""
         own = urlsplit(url).hostname == host_name(upstream.host)
@@ -267,27 +290,6 @@ def _basic(upstream: Upstream) -> str:
 
 def _proxy(url: str) -> str | None:
     return proxy_for(url, os.environ)
-
-
-async def _addresses(upstream: Upstream, url: str, *, proxied: bool) -> list[Address | None]:
-    """Return where to connect to: each address is allowed. None: a proxy finds it out.
-
-    Raises:
-        HostNotAllowed: one address is in a private network, and the owner did not add the host.
-    """
-    parts = urlsplit(url)
-    name, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-    literal = _literal(name)
-    if _is_allowed(upstream, name, port):
-        return [None]
-    if literal is None and proxied:
-        return [None]  # it knows names that nobody here can resolve, and decides by itself
-    found = [literal] if literal is not None else await _resolved(upstream, name, port)
-    if not all(is_public(address) for address in found):
-        where = f"{name}:{port}" if parts.port else name
-        hint = f"the owner can allow it: pierhead registries add {where}"
-        raise HostNotAllowed(f"{name} is in a private network", hint=hint)
-    return [*found]
 
 
 def _is_allowed(upstream: Upstream, name: str, port: int) -> bool:
