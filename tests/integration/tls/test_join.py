@@ -216,6 +216,19 @@ async def test_a_plan_changes_nothing_and_uses_nothing_up(plane: Plane) -> None:
     assert plane.join(code, "planned").returncode == 0
 
 
+@pytest.mark.parametrize("more", [["--cpus", "4096"], ["--memory", "999T"], ["--disk", "9999T"]])
+async def test_more_than_the_machine_has_is_refused_before_the_code_is_used(
+    plane: Plane, more: list[str]
+) -> None:
+    code = await plane.code(f"greedy-{more[0].strip('-')}")
+    for plan in ([], ["--plan"]):
+        refused = plane.join(code, "greedy", *more, *plan)
+        assert refused.returncode == 2
+        assert f"error: {more[0]} {more[1]}" in refused.stderr
+        assert f"hint: {more[0]} " in refused.stderr
+    assert plane.join(code, f"greedy-{more[0]}").returncode == 0
+
+
 async def test_a_service_is_not_set_up_unasked(plane: Plane) -> None:
     code = await plane.code("unasked")
     asked = plane.join(code, "unasked", "--service")

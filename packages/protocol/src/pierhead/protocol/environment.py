@@ -18,6 +18,8 @@ _PLACES: Final = ("PATH", "HOME", "TMPDIR", "VIRTUAL_ENV", "PIERHEAD_DATA", "PIE
 _WORDS: Final = ("USER", "LOGNAME", "TZ", "LANG", "LANGUAGE", "NO_COLOR")
 _NEEDED: Final = frozenset([*_PLACES, *_WORDS, *OBEYED])
 _NEEDED_PREFIXES: Final = ("LC_", "XDG_", "PYTHON")
+# Tells a process how many seconds it has from the first signal until it is killed.
+STOP_WITHIN: Final = "PIERHEAD_STOP_SECONDS"
 
 
 def for_a_process(environment: Mapping[str, str]) -> dict[str, str]:

@@ -7,11 +7,13 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import Final
 
 import structlog
 
 from pierhead.protocol.client.proxy import proxy_for
 from pierhead.protocol.client.trust import trusted_ca
+from pierhead.protocol.environment import STOP_WITHIN
 from pierhead.runner.adapters.buildah import BuildahBackend
 from pierhead.runner.adapters.entropy import jitter, new_id
 from pierhead.runner.adapters.keeper import KeeperProcess
@@ -21,6 +23,8 @@ from pierhead.runner.config import Joined, lock_state, state_id
 from pierhead.runner.domain.probe import Check
 from pierhead.runner.engine import Engine, Limits
 
+# What it takes to end builds, to clear away what they had, and to say so.
+GIVE_BACK_SECONDS: Final = 15
 log = structlog.get_logger()
 
 
@@ -57,7 +61,7 @@ async def work(joined: Joined, state: Path, *, end_with_input: bool) -> None:
         new_id=new_id,
         jitter=jitter,
     )
-    _obey_signals(engine)
+    _obey_signals(engine, os.environ.get(STOP_WITHIN))
     try:
         keeping = asyncio.create_task(keeper.run())
         watching = asyncio.create_task(_until_input_ends(engine)) if end_with_input else None
@@ -74,9 +78,13 @@ async def work(joined: Joined, state: Path, *, end_with_input: bool) -> None:
         os.close(holder)
 
 
-def _obey_signals(engine: Engine) -> None:
-    """The first signal lets builds finish; the second one gives them back."""
+def _obey_signals(engine: Engine, stop_within: str | None) -> None:
+    """The first signal lets builds finish; the second one gives them back.
+
+    So does the time, where whoever sends the first one kills what is still there after a while.
+    """
     heard = 0
+    loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
         nonlocal heard
@@ -84,10 +92,11 @@ def _obey_signals(engine: Engine) -> None:
         if heard == 1:
             log.info("runner.draining")
             engine.drain()
+            if stop_within is not None and stop_within.isdecimal():
+                loop.call_later(max(0, int(stop_within) - GIVE_BACK_SECONDS), engine.abort)
         else:
             engine.abort()
 
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
 

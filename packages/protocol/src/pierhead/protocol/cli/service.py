@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pierhead.protocol.cli.speak import REFUSED, fail
-from pierhead.protocol.environment import OBEYED, for_a_process
+from pierhead.protocol.environment import OBEYED, STOP_WITHIN, for_a_process
 
 STOP_SECONDS: Final = 90
 
@@ -78,6 +78,7 @@ Wants=network-online.target
 [Service]
 ExecStart={" ".join(map(_quoted, service.command))}
 EnvironmentFile=-{_escaped(str(service.environment))}
+Environment={STOP_WITHIN}={STOP_SECONDS}
 Restart=always
 RestartSec=2
 KillMode=mixed
