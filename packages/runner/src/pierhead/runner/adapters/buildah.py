@@ -315,7 +315,7 @@ class BuildahBackend:
         try:
             cgroup, gateway = await self._open(order)
             network, progress = networks.network_of(order.name), Progress()
-            link = _number(network.link / "ifindex")
+            link = await networks.number_of(network)
             ended, reached = await asyncio.gather(
                 self._build(order, cgroup, None, progress, output.extend, _nobody),
                 reaches_us(network, gateway),
@@ -613,13 +613,6 @@ def _words(broken: Broken) -> str:
     failure = broken.failure
     said = [failure.message, failure.detail or "", *failure.extract[-3:]]
     return "; ".join(filter(None, said))
-
-
-def _number(file: Path) -> int | None:
-    try:
-        return int(file.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def _dockerfile_problem(order: BuildOrder) -> Failure | None:

@@ -120,6 +120,12 @@ async def close_network(network: Network) -> None:
         await run("ip", "netns", "del", network.name)
 
 
+async def number_of(network: Network) -> int | None:
+    """Return the number of the host's end. Not of /sys: that may show another namespace's links."""
+    shown = await run("ip", "-j", "link", "show", "dev", network.name)
+    return int(json.loads(shown.output)[0]["ifindex"]) if shown.code == 0 else None
+
+
 async def leftovers(network: Network) -> tuple[str, ...]:
     """Return what is still there of it: the namespace, the host's end, rules of the firewall."""
     places = [str(place) for place in (network.path, network.link) if place.exists()]
