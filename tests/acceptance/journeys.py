@@ -56,7 +56,7 @@ FILES: Final = {
 # What differs between two runs, and what stands for it.
 ASIDE: Final = (
     (re.compile(r"sha256:[0-9a-f]{6,64}|\b[0-9a-f]{64}\b"), "DIGEST"),
-    (re.compile(r"\bb_[a-z0-9]+"), "ID"),
+    (re.compile(r"\b[bt]_[a-z0-9]{8}\b"), "ID"),
     (re.compile(r"\d+ (?:h|min|days)(?: \d+ (?:min|s))?|\d+(?:\.\d+)? s\b|cached$", re.M), "TIME"),
     (re.compile(r"\d+(?:\.\d+)? (?:[kMG]?B)"), "SIZE"),
     (re.compile(r"\d{2}:\d{2}(?::\d{2})?"), "CLOCK"),
