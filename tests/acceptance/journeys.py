@@ -42,7 +42,7 @@ RUN ["/bin/busybox", "--install", "-s", "/bin"]
 FILES: Final = {
     "Dockerfile": WEB,
     "slow.Dockerfile": TOOLS + "RUN echo working; sleep 300\n",
-    "broken.Dockerfile": TOOLS + "RUN echo compiling; echo no such module: left-pad >&2; exit 7\n",
+    "broken.Dockerfile": TOOLS + "RUN echo compiling; echo no such module: left-pad; exit 7\n",
     "hungry.Dockerfile": TOOLS + "RUN echo packing; tail -c 600000000 /dev/zero > /dev/null\n",
     "wrong.Dockerfile": TOOLS + "COPY dist /www\n",
     "missing.Dockerfile": "FROM registry.invalid/team/base:1\n",
