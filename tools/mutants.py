@@ -53,6 +53,7 @@ BEHIND_A_PROXY: Final = (
 )
 OF_API: Final = MATRIX + "test_every_token_opens_what_its_row_says_and_nothing_else[leased]"
 OF_REGISTRY: Final = MATRIX + "test_every_token_opens_of_the_registry_what_its_row_says[leased]"
+OF_MIRROR: Final = "integration/mirror/test_mirror.py::test_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +378,42 @@ RIGHTS: Final = [
         "            return project == repository and write and environment is None\n",
         "            return project == repository\n",
         OF_REGISTRY,
+    ),
+    Mutant(
+        "a project's token uses the owner's logins",
+        "domain/rights.py",
+        "        case ProjectHolder() | Runner() | Puller():\n            return None\n",
+        "        case ProjectHolder(project):\n            return project\n"
+        "        case Runner() | Puller():\n            return None\n",
+        OF_REGISTRY,
+    ),
+    Mutant(
+        "a build that has ended uses the owner's logins",
+        "domain/rights.py",
+        "            return project if live else None\n",
+        "            return project\n",
+        OF_REGISTRY,
+    ),
+    Mutant(
+        "whatever is on the disk is given on a registry's word",
+        "services/mirror.py",
+        "        given = await self.store.read(lambda ledger: ledger.was_mirrored(*place))\n",
+        "        given = True\n",
+        OF_MIRROR + "nobody_learns_what_another_project_has_by_a_registry_of_his_own",
+    ),
+    Mutant(
+        "a login goes along to where a registry sends",
+        "adapters/upstream.py",
+        ' for key in headers if key != "Authorization"}\n',
+        " for key in headers}\n",
+        OF_MIRROR + "another_host_does_not_see_the_login",
+    ),
+    Mutant(
+        "builds get into private networks",
+        "adapters/upstream.py",
+        "        if not all(self.may_ask(address) for address in found):\n",
+        "        if False:\n",
+        OF_MIRROR + "builds_get_nowhere_in_a_private_network",
     ),
 ]
 

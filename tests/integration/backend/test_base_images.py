@@ -1,0 +1,89 @@
+"""Base images by the relay, in builds with and without isolation, and without any network."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from pierhead.protocol.digest import digest_of
+from pierhead.runner.domain.bases import BaseRefusal
+from pierhead.runner.ports import BaseAnswer, BaseAsk, Broken, Built
+from tests.integration.backend.conftest import Attempt, Bench
+from tests.integration.router.stage import MANIFEST_TYPE, TinyImage, tiny_image
+
+STEPS = "FROM r.example:5000/me/base:1\nCOPY --from=base /bin/busybox /busybox\n"
+
+
+@dataclass
+class OneImage:
+    """A control plane that has one image."""
+
+    image: TinyImage = field(default_factory=lambda: tiny_image("base"))
+    asked: list[BaseAsk] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def ask(self, wanted: BaseAsk) -> AsyncIterator[BaseAnswer]:
+        self.asked.append(wanted)
+        there: dict[str, bytes] = {
+            digest_of(part): part for part in (self.image.config, self.image.layer)
+        }
+        there["1"] = self.image.manifest
+        data = there.get(wanted.reference)
+        if data is None or wanted.name != "me/base":
+            said = BaseRefusal(image=wanted.name, message="r.example has none", hint="look again")
+            yield BaseAnswer(status=404, headers={}, refusal=said)
+            return
+        kind = MANIFEST_TYPE if wanted.kind == "manifests" else "application/octet-stream"
+        headers = {"content-length": str(len(data)), "content-type": kind}
+        yield BaseAnswer(status=200, headers=headers, chunks=_once(data))
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+def with_bases(attempt: Attempt, bases: OneImage) -> Attempt:
+    attempt.order = replace(attempt.order, bases=bases)
+    return attempt
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+async def test_a_build_has_its_base_image_by_the_relay(bench: Bench, isolated: bool) -> None:
+    if not isolated:
+        bench.backend._lacking = ["namespaces, say"]
+    bases = OneImage()
+    attempt = with_bases(bench.attempt(STEPS), bases)
+    built = await attempt.run()
+    proof = await attempt.stop()
+    assert isinstance(built, Built), (built, attempt.output.decode())
+    assert proof.clean, proof
+    assert {one.host for one in bases.asked} == {"r.example:5000"}
+    assert digest_of(bases.image.layer) in {one.reference for one in bases.asked}
+
+
+async def test_what_the_control_plane_says_is_what_people_are_told(bench: Bench) -> None:
+    bases = OneImage()
+    attempt = with_bases(bench.attempt("FROM r.example:5000/me/nothing\n"), bases)
+    broken = await attempt.run()
+    await attempt.stop()
+    assert isinstance(broken, Broken)
+    assert broken.failure.cause == "base-image"
+    assert broken.failure.message == (
+        "the base image r.example:5000/me/nothing:latest is not to be had: r.example has none"
+    )
+    assert broken.failure.hint == "look again"
+
+
+async def test_what_the_machine_has_is_used_when_nobody_gives_it(bench: Bench) -> None:
+    first = with_bases(bench.attempt("FROM scratch\nCOPY busybox /mine\n"), OneImage())
+    assert isinstance(await first.run(), Built)
+    await first.stop()
+    bases = OneImage()
+    second = with_bases(
+        bench.attempt("FROM localhost/pierhead/last:latest\nCOPY busybox /more\n"), bases
+    )
+    assert isinstance(await second.run(), Built), second.output.decode()
+    await second.stop()
+    # buildah asks whether there is a newer one.
+    assert {one.host for one in bases.asked} <= {"localhost"}
