@@ -29,6 +29,7 @@ from tests.integration.router.stage import push_blob, push_manifest
 from .stage import Stage
 
 PLATFORM = "linux/arm64"
+WAIT_SECONDS = 90.0
 ABLE = Capabilities(
     platforms=(PLATFORM,),
     backend="buildah of a test",
@@ -63,7 +64,11 @@ class ForeignRunner:
             self.session_id = (await me.open_session(wish)).session_id
 
     async def take(self) -> Grant:
-        """Wait for a build."""
+        """Wait for a build, for as long as any command is given."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            return await self._take()
+
+    async def _take(self) -> Grant:
         while True:
             turn = next(self.turns)
             wish = Acquire(

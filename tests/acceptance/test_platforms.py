@@ -15,6 +15,16 @@ import pytest
 from pierhead.protocol.build import BuildView
 from pierhead.protocol.errors import PierheadError
 from pierhead.protocol.result import Envelope, Failure, StopProof
+from pierhead.router import (
+    BuildRequest,
+    DirectoryContext,
+    Eligible,
+    Event,
+    Finished,
+    Log,
+    RoutedImageBuilder,
+    RouterExecutor,
+)
 from tools.engine import own_engine
 
 from .foreign import ForeignRunner
@@ -153,6 +163,41 @@ async def test_one_command_builds_for_two_platforms_and_every_client_reads_the_i
         assert "linux/arm64  STEP 2/3: COPY busybox /busybox" in text
     assert "web wants linux/amd64, " in why
     assert "-> succeeded on pi" in why
+
+
+async def test_a_program_builds_for_two_platforms_and_hears_which_event_is_whose(
+    tmp_path: Path, folder: Path
+) -> None:
+    platforms = tuple(BOTH.split(","))
+    wanted = BuildRequest(
+        context=DirectoryContext(path=folder), project="web", platforms=platforms, key="k"
+    )
+    heard: list[Event] = []
+    async with stage(tmp_path) as on:
+        runner = await pi(on, tmp_path)
+        builder = RoutedImageBuilder(RouterExecutor(on.url, token=on.token))
+        who = await builder.why(wanted)
+        building = asyncio.create_task(builder.build(wanted, on_event=heard.append))
+        grant = await runner.take()
+        async with runner.holding(grant) as attempt:
+            envelope = await runner.build(attempt, grant)
+            await attempt.report(grant.build_id, grant.fence, envelope)
+        image = await building
+        again = await builder.build(wanted)
+
+    assert image.platforms == platforms
+    assert {*image.by_platform} == {*platforms}
+    assert image.reference.endswith(image.digest)
+    assert image.digest not in image.by_platform.values()
+    assert (image.config.architecture, image.built_on) == ("amd64", "here, pi")
+    assert again == image, "the key is the build"
+    assert Eligible(runner="pi") in who
+    assert isinstance(heard[-1], Finished)
+    for platform in platforms:
+        logs = [event for event in heard if isinstance(event, Log) and event.platform == platform]
+        offsets = [sum(len(log.data) for log in logs[:place]) for place in range(len(logs))]
+        assert [log.offset for log in logs] == offsets
+        assert b"STEP 2/3: COPY busybox /busybox" in b"".join(log.data for log in logs)
 
 
 async def test_the_first_platform_that_fails_ends_the_other_one(

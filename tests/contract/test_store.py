@@ -16,6 +16,7 @@ from pierhead.router.domain.build import Build, Cancel, LeasePolicy, Report, Sta
 from pierhead.router.domain.build import Grant as GrantCommand
 from pierhead.router.domain.credential import Ability, Credential, Terms
 from pierhead.router.domain.enrollment import Code
+from pierhead.router.domain.parent import Child, Parent
 from pierhead.router.ports import (
     Ledger,
     Manifest,
@@ -430,3 +431,47 @@ async def test_what_an_attempt_pushed_and_nobody_accepted_is_forgotten(
         await store.write(lambda ledger: ledger.link_blob("web", DIGEST, "b_1.1", NOW))
         await store.write(lambda ledger: ledger.forget("web", "b_1.1"))
         assert not await store.read(lambda ledger: ledger.has_blob("web", DIGEST, "b_1.1"))
+
+
+@KINDS
+async def test_a_parent_is_kept_with_its_children_and_no_runner_is_shown_it(
+    kind: str, tmp_path: Path
+) -> None:
+    children = tuple(
+        Child(id=f"b_p-{number}", platform=platform)
+        for number, platform in enumerate(("linux/amd64", "linux/arm64"), 1)
+    )
+    parent = build("b_p", build=Parent(id="b_p", children=children))
+    async with open_store(kind, tmp_path) as store:
+
+        def add(ledger: Ledger) -> None:
+            ledger.add_build(parent)
+            for child in children:
+                ledger.add_build(build(child.id, build=Build(id=child.id), parent="b_p"))
+
+        await store.write(add)
+        kept = await store.read(lambda ledger: ledger.build("b_p"))
+        assert kept is not None
+        assert kept.build == parent.build
+        waiting = await store.read(lambda ledger: ledger.queued())
+        assert [one.id for one in waiting] == ["b_p-1", "b_p-2"]
+        assert [one.parent for one in waiting] == ["b_p", "b_p"]
+        assert await store.read(lambda ledger: ledger.queue_length()) == 2
+        for prefix, found in (("b_p", ["b_p"]), ("@", ["b_p"]), ("b_p-", ["b_p-2", "b_p-1"])):
+            some = await store.read(lambda ledger, one=prefix: ledger.builds_with_prefix(one, None))  # type: ignore[misc]
+            assert [one.id for one in some] == found, prefix
+        page = await store.read(lambda ledger: ledger.builds_page("web", 9, None))
+        all_ = await store.read(lambda ledger: ledger.builds_page("web", 9, None, children=True))
+        assert ([one.id for one in page], len(all_)) == (["b_p"], 3)
+
+        failed = replace(children[0], state=State.FAILED)
+        begun = Parent(
+            id="b_p", state=State.LEASED, children=(failed, children[1]), culprit="b_p-1"
+        )
+        await store.write(lambda ledger: ledger.save_build(replace(kept, build=begun)))
+        assert await store.read(lambda ledger: ledger.leased()) == []
+        again = await store.read(lambda ledger: ledger.build("b_p"))
+        assert again is not None
+        assert again.build == begun
+        ended = await store.read(lambda ledger: ledger.ended_before(NOW + timedelta(days=1), 9))
+        assert ended == []
