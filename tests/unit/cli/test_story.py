@@ -253,3 +253,81 @@ async def test_json_gives_every_event_as_one_line(capsys: pytest.CaptureFixture[
         '{"event":"finished",',
     ]
     assert err == ""
+
+
+def of(platform: str, event: wire.Event) -> wire.Event:
+    return msgspec.structs.replace(event, platform=platform)
+
+
+def of_both(state: wire.StateName, result: Envelope, *states: wire.StateName) -> wire.BuildView:
+    platforms = ("linux/amd64", "linux/arm64")
+    children = tuple(
+        wire.ChildBuild(id=BuildId(f"b_7f3k-{number}"), platform=platform, state=one)
+        for number, (platform, one) in enumerate(zip(platforms, states, strict=True), 1)
+    )
+    whole = view(state, result)
+    return msgspec.structs.replace(whole, children=children, runner="desktop, pi")
+
+
+async def test_each_of_several_platforms_is_told_by_its_name_and_none_disturbs_the_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    amd, arm = "linux/amd64", "linux/arm64"
+    images = tuple(
+        PlatformImage(
+            platform=platform,
+            manifest_digest=f"sha256:{digit * 64}",
+            config_digest=f"sha256:{digit * 64}",
+            size_bytes=1,
+            layers=(),
+        )
+        for platform, digit in ((amd, "a"), (arm, "b"))
+    )
+    result = Envelope(outcome="succeeded", platforms=images)
+    events: list[wire.Event | Unavailable] = [
+        wire.Queued(cursor="1"),
+        of(amd, STARTED),
+        of(arm, msgspec.structs.replace(STARTED, runner="pi", platforms=(arm,))),
+        of(amd, log(b"STEP 1/1: FROM sc")),
+        of(arm, log(b"STEP 1/1: FROM other\n")),
+        of(amd, wire.Log(cursor="3", offset=17, data=b"ratch\n")),
+        of(arm, wire.Notice(cursor="4", text="succeeded on pi")),
+        of(amd, wire.Notice(cursor="5", text="succeeded on desktop")),
+        finished(of_both("succeeded", result, "succeeded", "succeeded")),
+    ]
+
+    code = await told(Scripted(events))
+
+    out, err = capsys.readouterr()
+    assert (code, out) == (OK, "h/web@sha256:00\n")
+    assert [" ".join(line.split()) for line in err.splitlines()][:8] == [
+        "where linux/amd64 desktop linux/amd64",
+        "where linux/arm64 pi linux/arm64",
+        "linux/arm64 1/1 FROM other 0.0 s",
+        "note linux/arm64 succeeded on pi",
+        "linux/amd64 1/1 FROM scratch 0.0 s",
+        "note linux/amd64 succeeded on desktop",
+        "push 0 B of 0 B",
+        f"image linux/amd64 sha256:{'a' * 64}",
+    ]
+    assert "web  2 platforms built on desktop, pi in " in err
+
+
+async def test_of_several_platforms_the_one_that_failed_is_blamed_with_its_own_log(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failure = Failure(cause="command", message="linux/arm64: exit code 1", step="2/2 RUN x")
+    result = Envelope(outcome="failed", failure=failure)
+    events: list[wire.Event | Unavailable] = [
+        of("linux/amd64", STARTED),
+        of("linux/arm64", msgspec.structs.replace(STARTED, runner="pi")),
+        finished(of_both("failed", result, "cancelled", "failed")),
+    ]
+
+    with pytest.raises(CommandFailed):
+        await told(Scripted(events))
+
+    err = capsys.readouterr().err
+    assert "error: web failed at 2/2 RUN x on pi: linux/arm64: exit code 1\n" in err
+    assert "pierhead builds log b_7f3k-2 " in err
+    assert err.endswith("pierhead builds rerun b_7f3k\n")
