@@ -114,7 +114,7 @@ class Bench:
         attempt = self.attempt(steps, plan=plan)
         built = await attempt.run()
         proof = await attempt.stop()
-        assert isinstance(built, Built), built
+        assert isinstance(built, Built), (built, attempt.output.decode())
         assert proof.clean, proof
         return attempt.output.decode()
 
