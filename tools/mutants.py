@@ -216,9 +216,9 @@ MUTANTS: Final = [
     Mutant(
         "the repeat of a request is granted what is nearly over",
         "services/runners.py",
-        "ledger, mine[build_id], machine.Renew(mine[build_id].build.fence), now",
-        "ledger, mine[build_id], machine.Renew(mine[build_id].build.fence),"
-        " now - self.lifecycle.policy.ttl",
+        "machine.Renew(mine[build_id].build.fence),\n                now,",
+        "machine.Renew(mine[build_id].build.fence),\n"
+        "                now - self.lifecycle.policy.ttl,",
         "integration/router/test_leases.py::test_what_a_repeat_is_granted_is_good_for_a_whole_lease",
     ),
     Mutant(
@@ -236,7 +236,7 @@ MUTANTS: Final = [
     Mutant(
         "a runner gets a build for another platform",
         "domain/matching.py",
-        "if wanted.platform is not None and wanted.platform not in able.platforms:",
+        "if not native and not emulates(runner, wanted):",
         "if False:",
     ),
     Mutant(
@@ -284,7 +284,7 @@ MUTANTS: Final = [
     Mutant(
         "secrets outlive their build",
         "services/lifecycle.py",
-        "            ledger.forget_secrets(after.id)\n",
+        "        ledger.forget_secrets(stored.id)\n",
         "",
     ),
     Mutant(
