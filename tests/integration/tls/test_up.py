@@ -156,9 +156,9 @@ def test_another_port_is_taken_up_by_the_next_up(vps: Keyboard, port: int) -> No
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--host", "foo.invalid"), "error: cannot listen on foo.invalid"),
-        (("--host", "203.0.113.9"), "error: cannot listen on 203.0.113.9"),
-        (("--domain", "203.0.113.9"), "error: 203.0.113.9 is an address, not a name"),
+        (("--host", "foo.invalid"), "error: --host has to be an address of this machine"),
+        (("--host", "203.0.113.9"), "error: --host has to be an address of this machine"),
+        (("--domain", "203.0.113.9"), "error: --domain has to be a name of the DNS"),
         (("--domain", "a.invalid", "--behind-proxy", "10.0.0.1"), "error: a certificate by ACME"),
     ],
 )
