@@ -213,6 +213,7 @@ async def test_the_first_platform_that_fails_ends_the_other_one(
             await until(on, f"{parent}-1", lambda view: view.phase == "building")
             await attempt.report(grant.build_id, grant.fence, BROKEN)
         done = await building
+        log = await command(on, "builds", "log", f"{parent}-2")
         async with on.client() as owner:
             whole, other = await owner.build(parent), await owner.build(f"{parent}-1")
 
@@ -221,6 +222,7 @@ async def test_the_first_platform_that_fails_ends_the_other_one(
     assert "linux/arm64: too old" in done.stderr
     assert "   > no such compiler" in done.stderr
     assert f"whole log: pierhead builds log {parent}-2" in done.stderr
+    assert log.returncode == 0, log.stderr
     assert f"pierhead builds rerun {parent}\n" in done.stderr
     assert (whole.state, other.state) == ("failed", "cancelled")
     assert other.cancelled_by == "the build for linux/arm64"

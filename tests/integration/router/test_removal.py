@@ -1,5 +1,7 @@
 """A runner that is removed: it is not let in again, and what it had waits again."""
 
+import asyncio
+
 import pytest
 
 from pierhead.protocol.errors import PierheadError, Refused, TokenRefused
@@ -31,6 +33,32 @@ async def test_the_code_of_a_removed_runner_does_not_bring_it_back(house: House)
         await house.client(None).enroll(enroll)
 
     assert (await house.owner.capabilities()).runners == ()
+
+
+async def test_a_runner_that_is_removed_while_it_waits_is_told_so(house: House) -> None:
+    runner = await house.runner()
+    waiting = asyncio.create_task(runner.acquire(hold_ms=10_000))
+    await asyncio.sleep(0.2)
+
+    await house.owner.remove_runner("desktop")
+
+    with pytest.raises(TokenRefused, match="not known here any more"):
+        await waiting
+
+
+async def test_two_codes_for_one_name_let_one_machine_in(house: House) -> None:
+    codes = [(await house.owner.add_runner(AddRunner(name="desktop"))).code for _ in range(2)]
+    first, second = (
+        Enroll(secret=parse_join_code(code).secret, nonce=f"machine-{number}")
+        for number, code in enumerate(codes)
+    )
+    joined = await house.client(None).enroll(first)
+
+    with pytest.raises(Refused) as refused:
+        await house.client(None).enroll(second)
+
+    assert refused.value.problem.slug == "runner-name-taken"
+    assert await house.client(None).enroll(first) == joined
 
 
 async def test_a_removed_name_can_be_given_again(house: House) -> None:

@@ -198,7 +198,8 @@ async def test_a_code_that_nobody_made_is_refused_with_what_to_do(plane: Plane) 
     assert joined.returncode == 1
     assert joined.stderr.endswith(
         "error: this join code is not known here\n\n"
-        "hint: make a new one: pierhead add NAME --builds\n"
+        "hint: make a new one: pierhead add NAME --builds"
+        "   (joined before: pierhead nodes remove NAME)\n"
     )
 
 

@@ -161,6 +161,20 @@ def test_a_result_that_crosses_a_cancel_does_not_undo_it(outcome: str) -> None:
     assert effects == [b.Finished(b.State.CANCELLED)]
 
 
+def test_an_attempt_that_is_alive_and_does_not_stop_is_given_up() -> None:
+    build, _ = decide(LEASED, b.Cancel("the owner", ""), NOW)
+    alive_until = NOW
+    while build.state is b.State.LEASED:
+        assert alive_until < NOW + POLICY.stop_for + POLICY.ttl + POLICY.grace
+        alive_until += POLICY.renew_every
+        build, _ = decide(build, b.Renew(1), alive_until)
+        build, effects = decide(build, b.Expire(), alive_until)
+
+    assert build.state is b.State.CANCELLED
+    assert list(effects) == [b.Finished(b.State.CANCELLED)]
+    assert alive_until >= NOW + POLICY.stop_for
+
+
 def test_a_silent_attempt_is_given_up_only_after_the_grace() -> None:
     expires_at = NOW + timedelta(seconds=1)
     just_before = expires_at + POLICY.grace - timedelta(milliseconds=1)

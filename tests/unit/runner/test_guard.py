@@ -120,8 +120,13 @@ def test_the_container_is_refused_with_the_target_of_the_mount(
     good = {"type": "bind", "source": f"{bundle}/hosts", "destination": "/etc/hosts"}
     bad = {"type": "bind", "source": os.devnull, "destination": "/mnt"}
 
-    (bundle / "config.json").write_text(json.dumps({"mounts": [good]}))
+    groups = {"type": "cgroup", "source": "cgroup", "options": ["nosuid", "rw"]}
+    (bundle / "config.json").write_text(json.dumps({"mounts": [good, groups], "hostname": "h"}))
     assert main(arguments) == 0
+    assert json.loads((bundle / "config.json").read_text()) == {
+        "mounts": [good, {**groups, "options": ["nosuid", "ro"]}],
+        "hostname": "h",
+    }
 
     (bundle / "config.json").write_text(json.dumps({"mounts": [good, bad]}))
     assert main(arguments) == 1

@@ -40,7 +40,7 @@ BuildName = Annotated[
     str,
     Meta(
         max_length=64,
-        pattern=r"^(@|[A-Za-z0-9_]+)\Z",
+        pattern=r"^(@|[A-Za-z0-9_-]+)\Z",  # b_7f3k, or b_7f3k-2 of one platform
         description="the id of a build, the beginning of one, or @ for the latest",
         examples=["@"],
     ),
@@ -207,6 +207,13 @@ def _give_why(
     give(f"-> {found.verdict}{anyway if waits_for_others else ''}")
 
 
+def _unproven(view: BuildView) -> str:
+    """Say how a build ended of which no runner said that it stopped."""
+    if view.started_at is None:
+        return "cancelled before it began"
+    return f"cancelled; {view.runner or 'its runner'} did not say what is left of it there"
+
+
 @app.command()
 def cancel(build_id: Id, as_json: AsJson = False, url: Url = None) -> int:
     """End a build, and wait until nothing of it is left."""
@@ -226,7 +233,7 @@ def cancel(build_id: Id, as_json: AsJson = False, url: Url = None) -> int:
     if view.state != "cancelled":
         hint = f"pierhead builds show {view.id}"
         raise fail(f"{view.id} had {view.state} before it could be cancelled", hint)
-    tell(proof_text(view.result or Envelope(outcome="cancelled")) or "cancelled before it began")
+    tell(proof_text(view.result or Envelope(outcome="cancelled")) or _unproven(view))
     return OK
 
 

@@ -181,7 +181,7 @@ def network_of(text: str) -> Literal["default", "none"]:
 
 def platforms_of(texts: Sequence[str]) -> tuple[str, ...]:
     """Return the platforms that are asked for, each once, in the order of the command line."""
-    wanted = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    wanted = [part.strip() for text in texts for part in text.split(",")]
     found = tuple(dict.fromkeys(_platform(part) for part in wanted))
     if len(found) > PLATFORMS_MAX:
         text = f"--platform: {len(found)} platforms are too many for one build"

@@ -63,6 +63,8 @@ class LeasePolicy:
     # Releases do not count as attempts; this bounds a runner that takes and releases for ever.
     grants_max: int = 20
     receipt_for: timedelta = timedelta(minutes=15)
+    # So long a runner has to stop what is cancelled and to show it, however alive it is.
+    stop_for: timedelta = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,7 @@ class Lease:
     request_id: str  # of the acquire that was granted: its repeat gets the same grant
     fence: int
     expires_at: datetime
+    ends_at: datetime | None = None  # no renewal reaches further: it was asked to stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +232,7 @@ def decide(build: Build, command: Command, *, now: datetime, policy: LeasePolicy
         case Grant():
             return _grant(build, command, now, policy)
         case Renew(fence, phase):
-            lease = replace(require_held(build, fence), expires_at=now + policy.ttl)
+            lease = _renewed(require_held(build, fence), now + policy.ttl)
             entered = phase is not None and phase != build.phase
             renewed = replace(build, lease=lease, phase=phase or build.phase)
             return renewed, [PhaseEntered(phase)] if phase is not None and entered else []
@@ -246,7 +249,7 @@ def decide(build: Build, command: Command, *, now: datetime, policy: LeasePolicy
             require_held(build, fence)
             return _requeue(build, reason, now, policy)
         case Cancel(by, reason):
-            return _cancel(build, CancelWish(by=by, reason=reason), now)
+            return _cancel(build, CancelWish(by=by, reason=reason), now, policy)
         case Expire():
             if build.lease is None or now < build.lease.expires_at + policy.grace:
                 return build, []
@@ -293,16 +296,18 @@ def _report(build: Build, report: Report, now: datetime, policy: LeasePolicy) ->
     return _finish(build, state, now, result=report.result)
 
 
-def _cancel(build: Build, wish: CancelWish, now: datetime) -> Decision:
+def _cancel(build: Build, wish: CancelWish, now: datetime, policy: LeasePolicy) -> Decision:
     if build.state is State.CANCELLED or build.cancel is not None:
         return build, []
     if build.state in FINAL:
         raise BuildFinished(f"{build.id} has {build.state} already", state=build.state.value)
     wished = replace(build, cancel=wish)
-    if build.state is State.QUEUED:
+    if build.lease is None:
         return _finish(wished, State.CANCELLED, now)
     # The attempt learns of it by its signals, its log, or its next heartbeat, and proves the stop.
-    return wished, [CancelAsked(wish)]
+    # One that goes on, and says that it is alive, is given up all the same.
+    lease = replace(build.lease, ends_at=now + policy.stop_for)
+    return replace(wished, lease=lease), [CancelAsked(wish)]
 
 
 def _requeue(build: Build, reason: str, now: datetime, policy: LeasePolicy) -> Decision:
@@ -315,6 +320,10 @@ def _requeue(build: Build, reason: str, now: datetime, policy: LeasePolicy) -> D
         return _finish(build, State.FAILED, now, cause="runners-lost")
     waiting = replace(build, state=State.QUEUED, lease=None, phase=None)
     return waiting, [Requeued(build.fence, reason)]
+
+
+def _renewed(lease: Lease, until: datetime) -> Lease:
+    return replace(lease, expires_at=min(until, lease.ends_at or until))
 
 
 def require_held(build: Build, fence: int) -> Lease:

@@ -29,7 +29,9 @@ def spend(code: Code | None, name: str | None, nonce: str, *, now: datetime) -> 
         NotAllowed: the code was made for another name; it stays good.
         JoinCodeUsed: another machine used it.
     """
-    hint = "make a new one: pierhead add NAME --builds"
+    hint = (
+        "make a new one: pierhead add NAME --builds   (joined before: pierhead nodes remove NAME)"
+    )
     if code is None:
         raise Unauthenticated("this join code is not known here", hint=hint)
     if name not in {None, code.runner}:

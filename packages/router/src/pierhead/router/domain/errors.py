@@ -28,6 +28,16 @@ class Unauthenticated(Refused):
     slug = "unauthenticated"
 
 
+class UnknownMachine(Unauthenticated):
+    """The credential of a runner that is none any more."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this machine is not known here any more: it was removed, or never joined",
+            hint="pierhead add NAME --builds makes a code; join here with it: pierhead join",
+        )
+
+
 class TokenExpired(Refused):
     """The token was good, and its time is over."""
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pierhead.router.domain.build import State
 from pierhead.router.domain.credential import TAIL, Credential, Terms, admit, lives, unknown
-from pierhead.router.domain.errors import Unauthenticated
+from pierhead.router.domain.errors import UnknownMachine
 from pierhead.router.domain.token import (
     BUILD_PREFIX,
     PULL_PREFIX,
@@ -95,9 +95,7 @@ class Identity:
     async def _runner(self, hashed: str) -> Runner:
         found = await self.store.read(lambda ledger: ledger.runner_by_credential(hashed))
         if found is None or not hmac.compare_digest(found.credential_hash, hashed):
-            detail = "this machine is not known here any more: it was removed, or never joined"
-            hint = "pierhead add NAME --builds makes a code; join here with it: pierhead join"
-            raise Unauthenticated(detail, hint=hint)
+            raise UnknownMachine
         return Runner(found.name, here=found.here)
 
     async def _attempt(self, token: str) -> Attempt:

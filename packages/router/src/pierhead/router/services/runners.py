@@ -1,5 +1,6 @@
 """Runners come in, begin to work, and take builds."""
 
+import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -27,6 +28,7 @@ from pierhead.router.domain.errors import (
     NotFound,
     RunnerNameTaken,
     SessionSuperseded,
+    UnknownMachine,
 )
 from pierhead.router.domain.matching import RunnerFacts, choose_builds
 from pierhead.router.domain.token import (
@@ -78,8 +80,7 @@ class Runners:
 
         def operation(ledger: Ledger) -> None:
             if request.name == HERE or ledger.runner(request.name) is not None:
-                hint = "choose another name"
-                raise RunnerNameTaken(f"there is a runner {request.name} already", hint=hint)
+                raise _taken(request.name)
             code = Code(runner=request.name, expires_at=now + LIFETIME)
             ledger.save_code(token_hash(secret), code)
 
@@ -114,7 +115,7 @@ class Runners:
         if known is None:
             raise NotFound(f"there is no runner {name[:63]}", hint="list them: pierhead nodes")
         if known.here:
-            hint = "start the control plane with --no-here"
+            hint = "a control plane that builds nothing itself: pierhead serve --no-here"
             raise NotAllowed("this machine's own runner is not removed", hint=hint)
         held = [
             (stored, stored.build.lease)
@@ -139,9 +140,12 @@ class Runners:
         def operation(ledger: Ledger) -> str:
             code = spend(ledger.code(hashed), request.name, request.nonce, now=now)
             ledger.save_code(hashed, code)
-            if ledger.runner(code.runner) is None:
+            known = ledger.runner(code.runner)
+            if known is None:
                 new = _new_runner(code.runner, credential, now)
                 ledger.save_runner(replace(new, state_id=request.state_id or None))
+            elif not hmac.compare_digest(known.credential_hash, token_hash(credential)):
+                raise _taken(code.runner)  # by another code for the same name; this one stays good
             return code.runner
 
         return Enrolled(name=await self.store.write(operation), credential=credential)
@@ -393,9 +397,15 @@ class Runners:
         )
 
 
+def _taken(name: str) -> RunnerNameTaken:
+    hint = f"choose another name, or let the old one go first: pierhead nodes remove {name}"
+    return RunnerNameTaken(f"there is a runner {name} already", hint=hint)
+
+
 def _registered(ledger: Ledger, runner: Runner) -> StoredRunner:
     known = ledger.runner(runner.name)
-    assert known is not None, "its credential was just found"
+    if known is None:  # it was removed while it waited
+        raise UnknownMachine
     return known
 
 

@@ -277,7 +277,8 @@ class BuildahBackend:
             if home.is_dir() and home.is_relative_to(self._state):
                 await self._clear(mark.name, home)
                 left += cgroups.cgroup_of(mark.name).leftovers()
-            mark.unlink(missing_ok=True)
+            else:
+                mark.unlink(missing_ok=True)
         return StopProof(mounts=_texts(_mounts_below(self._state)), cgroups=_texts(left))
 
     async def examine(self) -> list[Check]:
@@ -411,7 +412,8 @@ class BuildahBackend:
             await networks.close_network(networks.network_of(name))
         for folder in _temporaries(home):
             await asyncio.to_thread(remove_tree, folder)
-        (self._state / "attempts" / name).unlink(missing_ok=True)
+        if not cgroups.cgroup_of(name).leftovers():  # or the next life tries again
+            (self._state / "attempts" / name).unlink(missing_ok=True)
 
     def _home(self, order: BuildOrder) -> Path:
         """Return where everything lies that outlives a build: never shared by two projects."""
@@ -534,7 +536,7 @@ class _Job:
         """Run a command to its end, or kill its group when the time or the task is over."""
         entrances = self._cgroup.entrances if self._cgroup else ()
         process = await start_in(entrances, command, has_input=bool(secrets))
-        folders = self._cgroup.folders if self._cgroup else ()
+        folders = self._cgroup.places if self._cgroup else ()
         group = Group(name=self._order.name, pid=process.pid, cgroups=tuple(map(str, folders)))
         self._keep(group)
         watching = asyncio.create_task(self._look(process.pid))
@@ -707,6 +709,7 @@ async def _empty(cgroup: Cgroup) -> None:
         alive = cgroup.processes()
         if not alive:
             break
+        await asyncio.to_thread(cgroup.thaw)
         for pid in alive:
             try:
                 os.kill(pid, 9)

@@ -14,6 +14,8 @@ from typing import Final
 _ROOT: Final = Path("/sys/fs/cgroup")
 _OURS: Final = "pierhead"
 _CONTROLLERS_V1: Final = ("memory", "pids", "cpu")
+# What to write into which file, on v1 and on v2.
+_THAWING: Final = {"freezer.state": "THAWED", "cgroup.freeze": "0"}
 # Processes of a build's steps, and how many buildah and runc may have beside them: whatever a step
 # does, they can end it and say why.
 PIDS_MAX: Final = 4096
@@ -88,6 +90,14 @@ class Cgroup:
                 with contextlib.suppress(OSError):
                     found.update(int(line) for line in file.read_text().split())
         return sorted(pid for pid in found if is_alive(pid))
+
+    def thaw(self) -> None:
+        """Let go on what something has frozen: until then nothing ends it."""
+        for folder in self.places:
+            for path, _, files in os.walk(folder):
+                for name in _THAWING.keys() & {*files}:
+                    with contextlib.suppress(OSError):
+                        Path(path, name).write_text(_THAWING[name])
 
     async def remove(self) -> None:
         """Remove its folders; those with processes stay, and `leftovers` names them."""

@@ -5,6 +5,7 @@ in the context or in a cache can lead anywhere (CVE-2024-1753, CVE-2024-9675, CV
 a source was called says nothing. So this looks at what is there now: which file system it is, and
 which folder of it. Only what a step may mount passes: the tree of a stage or an image of this
 build's own store, a file or folder of the context, a cache, and the few files that buildah writes.
+Cgroups become read-only: a step that freezes itself could not be ended.
 
 Usage: guard.py PLACES-AS-JSON-FILE ARGUMENTS-OF-RUNC...
 """
@@ -45,13 +46,24 @@ def main(arguments: list[str]) -> int:
         places = Places(**json.load(file))
     bundle = option(arguments[1:], "--bundle")
     with open(f"{bundle}/config.json", encoding="utf-8") as file:
-        mounts = json.load(file).get("mounts", [])
+        config = json.load(file)
+    mounts = config.get("mounts", [])
     for mount in mounts:
         if is_bind(mount) and not allowed(mount["source"], places, bundle):
             target = str(mount.get("destination", ""))[:200]
             print(f"{REFUSED} {target}: its source is a link that leads out", file=sys.stderr)
             return 1
+    for mount in mounts:
+        if mount.get("type") in ("cgroup", "cgroup2"):
+            mount["options"] = read_only(mount.get("options") or [])
+    with open(f"{bundle}/config.json", "w", encoding="utf-8") as file:
+        json.dump(config, file)
     return 0
+
+
+def read_only(options: list[str]) -> list[str]:
+    """Return the options of a mount that is only looked at: a step could freeze itself by it."""
+    return [*(option for option in options if option not in ("rw", "ro")), "ro"]
 
 
 def option(arguments: list[str], name: str) -> str:

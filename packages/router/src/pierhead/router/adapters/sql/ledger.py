@@ -444,6 +444,7 @@ def _machine(row: sa.RowMapping) -> Build:
             request_id=row["last_request"],
             fence=row["fence"],
             expires_at=_time(row["lease_expires_at"]),
+            ends_at=_maybe_time(row["lease_ends_at"]),
         )
     return Build(
         id=row["id"],
@@ -495,6 +496,7 @@ def _build_row(stored: StoredBuild) -> dict[str, Any]:
         "phase": build.phase,
         "lease_session": lease.session if lease else None,
         "lease_expires_at": _seconds(lease.expires_at) if lease else None,
+        "lease_ends_at": _seconds(lease.ends_at) if lease and lease.ends_at else None,
         "cancel_by": build.cancel.by if build.cancel else None,
         "cancel_reason": build.cancel.reason if build.cancel else None,
         "result": build.result,

@@ -46,6 +46,7 @@ builds = sa.Table(
     sa.Column("phase", sa.String),
     sa.Column("lease_session", sa.String),
     sa.Column("lease_expires_at", sa.Float),
+    sa.Column("lease_ends_at", sa.Float),
     sa.Column("cancel_by", sa.String),
     sa.Column("cancel_reason", sa.String),
     sa.Column("result", sa.String),
