@@ -1,8 +1,11 @@
-"""An HTTP connection that can send a file without reading it (sendfile(2)).
+"""An HTTP connection that can send a file without reading it (sendfile(2)), or cut an answer.
 
-uvicorn has no such thing; this adds the ASGI extension `http.response.zerocopysend` to its
-protocol. The socket is used through a descriptor of its own, so the event loop, which owns the
-other one, goes on reading from it and closes it when it likes.
+uvicorn has no such things; this adds the ASGI extension `http.response.zerocopysend` to its
+protocol, and one that ends an answer which cannot become whole. An error would do that too, but
+every layer on its way would take it for a mistake of the program.
+
+The socket is used through a descriptor of its own, so the event loop, which owns the other one,
+goes on reading from it and closes it when it likes.
 """
 
 import asyncio
@@ -13,7 +16,7 @@ from typing import Any, Final
 from starlette.types import Message, Receive, Scope, Send
 
 from pierhead.server.bounded import Bounded
-from pierhead.server.files import ZERO_COPY
+from pierhead.server.files import CUT, ZERO_COPY
 from pierhead.server.handover import Pipe, of_registry
 from pierhead.server.threads import in_thread
 
@@ -76,27 +79,36 @@ class Connection(Bounded):
         return True
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        extensions = cycle.scope.setdefault("extensions", {})
+        extensions[CUT] = {}
         if self.scheme == "http":
-            cycle.scope.setdefault("extensions", {})[ZERO_COPY] = {}
-            app = _zero_copy(cycle, app)
-        super()._start_asgi_task(cycle, app)
+            extensions[ZERO_COPY] = {}
+        super()._start_asgi_task(cycle, _extended(cycle, app))
 
 
-def _zero_copy(cycle: Any, app: Any) -> Any:
-    """Return the application, with one more message that it may send."""
+def _extended(cycle: Any, app: Any) -> Any:
+    """Return the application, with the messages that it may send besides the usual ones."""
 
     async def extended(scope: Scope, receive: Receive, send: Send) -> None:
         async def sending(message: Message) -> None:
-            if message["type"] != ZERO_COPY:
+            if message["type"] == CUT:
+                _cut(cycle)
+            elif message["type"] == ZERO_COPY:
+                await _flushed(cycle)
+                if not cycle.disconnected:
+                    await _send_file(cycle, message["file"], message["offset"], message["count"])
+            else:
                 await send(message)
-                return
-            await _flushed(cycle)
-            if not cycle.disconnected:
-                await _send_file(cycle, message["file"], message["offset"], message["count"])
 
         await app(scope, receive, sending)
 
     return extended
+
+
+def _cut(cycle: Any) -> None:
+    """End an answer before its length: what was sent of it still arrives, and nothing more."""
+    cycle.disconnected = True  # uvicorn then does not miss the rest
+    cycle.transport.close()
 
 
 async def _flushed(cycle: Any) -> None:

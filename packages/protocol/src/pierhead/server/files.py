@@ -19,6 +19,7 @@ from pierhead.server.stretch import Stretch
 from pierhead.server.threads import in_thread
 
 ZERO_COPY: Final = "http.response.zerocopysend"
+CUT: Final = "pierhead.response.cut"  # the message that ends an answer before its length
 PIECE_BYTES: Final = 1024 * 1024
 _RANGE: Final = re.compile(r"bytes=(\d{0,15})-(\d{0,15})\Z")
 

@@ -104,7 +104,9 @@ class HttpUpstreams:
         """Return the media type, the bytes, and the digest that they are said to have."""
         path = f"/v2/{image.name}/manifests/{image.reference}"
         async with self._ask(upstream, "GET", path, image.name, str(image)) as answer:
-            body = await _bounded(answer, MANIFEST_BYTES_MAX, f"the manifest of {image}")
+            body = await _bounded(
+                answer, upstream.host, MANIFEST_BYTES_MAX, f"the manifest of {image}"
+            )
             kind = answer.headers.get("content-type", "")
             return kind, body, answer.headers.get("docker-content-digest")
 
@@ -179,7 +181,9 @@ class HttpUpstreams:
             if answer.status_code in {401, 403}:
                 raise _denied(upstream, scope.split(":")[1] if scope else "")
             _check(answer, upstream, "a token")
-            body = await _bounded(answer, TOKEN_BYTES_MAX, f"the token of {upstream.host}")
+            body = await _bounded(
+                answer, upstream.host, TOKEN_BYTES_MAX, f"the token of {upstream.host}"
+            )
         try:
             found = msgspec.json.decode(body)
             token = found.get("token") or found["access_token"]
@@ -396,12 +400,12 @@ def _length(answer: httpx.Response) -> int | None:
     return int(said) if said.isascii() and said.isdigit() and len(said) < 16 else None
 
 
-async def _bounded(answer: httpx.Response, limit: int, what: str) -> bytes:
+async def _bounded(answer: httpx.Response, host: str, limit: int, what: str) -> bytes:
     found = bytearray()
-    async for chunk in _chunks(answer, what):
+    async for chunk in _chunks(answer, host):
         found += chunk
         if len(found) > limit:
-            raise UpstreamLies(f"{what} is larger than {limit} bytes")
+            raise UpstreamLies(host, f"{what} is larger than {limit} bytes")
     return bytes(found)
 
 

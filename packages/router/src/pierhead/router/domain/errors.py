@@ -179,7 +179,11 @@ class UpstreamBusy(Refused):
 
 
 class UpstreamLies(DigestMismatch):
-    """A registry of somebody else's sent other content than the digest says."""
+    """A registry of somebody else's sent other content than the digest says, or too much."""
+
+    def __init__(self, host: str, detail: str) -> None:
+        hint = f"ask whoever runs {host}, or build from another image: FROM IMAGE"
+        super().__init__(detail, hint=hint)
 
 
 class HostNotAllowed(NotAllowed):

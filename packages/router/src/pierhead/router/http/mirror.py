@@ -10,12 +10,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pierhead.protocol.digest import parse_digest
-from pierhead.router.domain.errors import InvalidRequest, NotFound
+from pierhead.protocol.errors import PierheadError
+from pierhead.router.domain.errors import InvalidRequest, NotFound, Refused
 from pierhead.router.domain.token import Principal
 from pierhead.router.domain.upstream import registry_host
 from pierhead.router.services.mirror import Coming, Mirror
 from pierhead.router.services.views import written
-from pierhead.server.files import FileBody
+from pierhead.server.files import CUT, FileBody
 
 DIGEST_HEADER: Final = "Docker-Content-Digest"
 # Seconds since the epoch would do; this is for people who look at it.
@@ -94,8 +95,14 @@ class ComingBody(Response):
         self.headers["Content-Length"] = str(size - start)
         begin = {"type": "http.response.start", "status": self.status_code}
         await send({**begin, "headers": self.raw_headers})
-        async for piece in self.coming.read(start, size):
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        try:
+            async for piece in self.coming.read(start, size):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        except (Refused, PierheadError):
+            if CUT not in scope.get("extensions", {}):
+                raise
+            await send({"type": CUT})  # whoever brings it in has logged why
+            return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

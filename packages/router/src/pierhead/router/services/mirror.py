@@ -150,7 +150,7 @@ class Mirror:
         digest = digest_of(body)
         wanted = image.reference if is_digest(image.reference) else said
         if wanted not in (None, digest):
-            raise UpstreamLies(f"{image.host} sent other bytes than {image} are")
+            raise UpstreamLies(image.host, f"{image.host} sent other bytes than {image} are")
         try:
             reading = read_manifest(body, kind)
         except InvalidRequest as error:
@@ -202,7 +202,7 @@ class Mirror:
     def _begin(self, key: Hashable, upstream: Upstream, image: Image) -> None:
         if len(self._coming) >= FETCHES_MAX:
             raise UpstreamBusy("too many layers come in at this time", hint="build again")
-        coming = Coming(self.blobs, image.reference)
+        coming = Coming(self.blobs, image.host, image.reference)
         coming.task = asyncio.create_task(self._fetch(coming, upstream, image))
         self._coming[key] = coming
         coming.task.add_done_callback(lambda _: self._coming.pop(key, None))
@@ -218,13 +218,13 @@ class Mirror:
             await self._note(upstream, image)
             coming.end(None)
         except IntegrityError:
-            log.error("mirror.lie", image=str(image))
-            lie = UpstreamLies(f"{image.host} sent other bytes than {image} are")
-            coming.end(lie)
+            lie = UpstreamLies(image.host, f"{image.host} sent other bytes than {image} are")
+            _broken(coming, image, lie)
         except TimeoutError:
-            coming.end(UpstreamSilent(f"{image.host} takes too long with {image}"))
+            slow = UpstreamSilent(f"{image.host} takes too long with {image}")
+            _broken(coming, image, slow)
         except Exception as error:
-            coming.end(error)
+            _broken(coming, image, error)
         finally:
             coming.end(UpstreamSilent("the control plane is stopping"))
             await coming.clear()
@@ -245,12 +245,19 @@ class Mirror:
             task.exception()  # whoever waited has it; perhaps nobody did
 
 
+def _broken(coming: "Coming", image: Image, error: Exception) -> None:
+    """Tell all who wait why nothing comes of it; once in the log, however many those are."""
+    log.warning("mirror.broken", image=str(image), error=str(error))
+    coming.end(error)
+
+
 class Coming:
     """A blob on its way in, for all who read along."""
 
     task: "asyncio.Task[None]"
 
-    def __init__(self, blobs: BlobStore, digest: str) -> None:
+    def __init__(self, blobs: BlobStore, host: str, digest: str) -> None:
+        self.host = host
         self.digest = digest
         self.size_bytes: int | None = None
         self._blobs = blobs
@@ -262,7 +269,8 @@ class Coming:
     async def take(self, chunks: AsyncIterator[bytes], size_bytes: int | None) -> None:
         """Write what comes, check it, and give it its name."""
         if size_bytes is not None and size_bytes > BLOB_BYTES_MAX:
-            raise UpstreamLies(f"a layer of {size_bytes} bytes is too large")
+            detail = f"{self.host} has a layer of {size_bytes} bytes, which is too large"
+            raise UpstreamLies(self.host, detail)
         self.size_bytes = size_bytes
         self._upload = await self._blobs.begin()
         if size_bytes is not None:
