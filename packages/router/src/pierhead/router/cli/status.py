@@ -8,6 +8,7 @@ from pierhead.protocol.cli.given import AsJson, Url
 from pierhead.protocol.cli.place import find_place
 from pierhead.protocol.cli.speak import give, give_json
 from pierhead.protocol.meta import Meta, ServerCapabilities
+from pierhead.router.cli.nodes import state_of
 
 
 def command(
@@ -19,9 +20,10 @@ def command(
     if as_json:
         give_json(StatusPage(meta=meta, capabilities=able, builds=page.builds))
         return
-    offline = [runner for runner in able.runners if not runner.online]
-    for runner in offline:
-        give(f"needs you   {runner.name} is offline (last seen {runner.seen_at or 'never'})")
+    for runner in able.runners:
+        # One that was stopped, or is awaited for the first time, is as somebody wants it.
+        if (state := state_of(runner)) in {"offline", "unable"}:
+            give(f"needs you   {runner.name} is {state} (last seen {runner.seen_at or 'never'})")
     running = sum(view.state == "leased" for view in page.builds)
     waiting = sum(view.state == "queued" for view in page.builds)
     give(f"control plane ready, {meta.release}, registry {able.registry}")
@@ -33,8 +35,7 @@ def command(
             if facts
             else "-"
         )
-        state = "ready" if runner.online else "offline"
-        give(f"  {runner.name:14} {state:8} {len(runner.builds)} builds   {what}")
+        give(f"  {runner.name:14} {state_of(runner):8} {len(runner.builds)} builds   {what}")
 
 
 async def _look(url: str | None) -> tuple[Meta, ServerCapabilities, BuildPage]:
