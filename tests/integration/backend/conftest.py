@@ -90,6 +90,7 @@ class Bench:
         plan: Plan | None = None,
         slot: int = 0,
         project: str = "web",
+        preview: bool = False,
         memory_bytes: int | None = 256 * 2**20,
         secrets: Mapping[str, bytes] | None = None,
     ) -> Attempt:
@@ -100,6 +101,7 @@ class Bench:
             name=name,
             slot=slot,
             project=project,
+            preview=preview,
             context=work / "context",
             work=work,
             plan=plan or Plan(),

@@ -27,6 +27,7 @@ async def test_the_next_build_of_the_project_begins_with_it(bench: Bench) -> Non
     assert not attempt.order.work.exists()
 
     assert not (await lent(bench, attempt, project="shop")).exists()
+    assert not (await lent(bench, attempt, preview=True)).exists()
     context = await lent(bench, attempt)
 
     assert (context / "Dockerfile").read_text().endswith("RUN true\n")

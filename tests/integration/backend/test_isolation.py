@@ -17,7 +17,7 @@ from pierhead.runner.adapters.buildah import BuildahBackend
 from pierhead.runner.adapters.isolation import Room
 from pierhead.runner.adapters.process import run
 from pierhead.runner.domain.invocation import Store
-from pierhead.runner.ports import Broken
+from pierhead.runner.ports import Broken, Built
 from tests.integration.backend.conftest import Bench
 
 IPV6 = Path("/proc/net/if_inet6")
@@ -275,3 +275,18 @@ async def test_two_runners_of_one_machine_find_out_at_once_what_it_can(tmp_path:
     found = await asyncio.gather(*(runner.probe() for runner in runners))
 
     assert [able.isolation for able in found] == ["full", "full"]
+
+
+async def test_a_preview_leaves_nothing_in_the_caches_of_production(bench: Bench) -> None:
+    mount = "RUN --mount=type=cache,target=/c,id=shared"
+    preview = bench.attempt(f"{mount} echo poison > /c/p\n", preview=True)
+    assert isinstance(await preview.run(), Built)
+    assert (await preview.stop()).clean
+
+    again = bench.attempt(f"{mount} cat /c/p\n", preview=True)
+    assert isinstance(await again.run(), Built)
+    assert (await again.stop()).clean
+    log = await bench.log_of(f"{mount} cat /c/p || echo nothing there\n")
+
+    assert b"poison" in again.output
+    assert "nothing there" in log

@@ -49,6 +49,7 @@ class Grant(Struct, frozen=True, kw_only=True):
     plan: Plan
     context: ContextRef
     repository: ShortText  # where to push, by digest: path of the router's registry
+    preview: bool = False  # it gets less trust: nothing it leaves may reach other builds' caches
     mirror: bool = False  # the router's registry also gives images of others: `ns=HOST`
     lease_ttl_ms: Count
     renew_in_ms: Count

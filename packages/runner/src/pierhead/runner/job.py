@@ -293,6 +293,7 @@ class Job:
             name=f"{self.grant.build_id}.{self.grant.fence}",
             slot=self.slot,
             project=self.grant.project,
+            preview=self.grant.preview,
             context=folder / "context",
             work=folder,
             plan=self.grant.plan,

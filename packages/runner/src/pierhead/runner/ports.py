@@ -30,6 +30,7 @@ class BuildOrder:
     name: str  # of the attempt, "b_7f3k.1": names its processes, cgroup and network
     slot: int
     project: str  # whose caches are used
+    preview: bool = False  # shares its caches with the project's other previews only
     context: Path
     work: Path  # the layout is made here
     plan: Plan

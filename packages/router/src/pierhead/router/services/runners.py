@@ -391,6 +391,7 @@ class Runners:
             plan=stored.submit.plan,
             context=stored.submit.context,
             repository=stored.submit.project,
+            preview=stored.preview,
             mirror=True,
             lease_ttl_ms=_ms(policy.ttl),
             renew_in_ms=_ms(policy.renew_every),

@@ -417,8 +417,9 @@ class BuildahBackend:
 
     def _home(self, order: BuildOrder) -> Path:
         """Return where everything lies that outlives a build: never shared by two projects."""
-        # A project's name has slashes, but no plus sign: no two of them share a folder.
-        return self._state / f"slot-{order.slot}" / order.project.replace("/", "+")
+        # A project's name has slashes, but no plus and no tilde: no two of them share a folder.
+        trust = "~previews" if order.preview else ""
+        return self._state / f"slot-{order.slot}" / (order.project.replace("/", "+") + trust)
 
     async def _keep_ceiling(self, home: Path) -> None:
         """Empty the caches of a slot that has outgrown its share of the disk: others' first."""
