@@ -34,6 +34,7 @@ from pierhead.router.ports import Manifest
 from pierhead.router.services.attempts import Attempts
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.identity import Identity
+from pierhead.router.services.images import Blobs
 from pierhead.router.services.intake import Intakes
 from pierhead.router.services.lifecycle import Lifecycle
 from pierhead.router.services.runners import Runners, WayIn
@@ -108,7 +109,10 @@ class Router:
             bells=bells,
             logs=logs,
             clock=clock,
-            read_blob=lambda digest: self.configs[digest],
+            blobs=Blobs(
+                read=lambda digest: self.configs[digest],
+                size=lambda digest: len(self.configs[digest]),
+            ),
         )
         self.submissions = Submissions(
             store=store,
@@ -188,7 +192,9 @@ class Image:
         config = {"os": os, "architecture": architecture, "mark": mark}
         self.config = json.dumps(config).encode()
         self.config_digest = digest_of(self.config)
-        self.manifest = json.dumps({"config": {"digest": self.config_digest}}).encode()
+        self.manifest = json.dumps(
+            {"config": {"digest": self.config_digest}, "layers": []}
+        ).encode()
         self.digest = digest_of(self.manifest)
         self.platform = platform
 

@@ -5,7 +5,7 @@ import base64
 import contextlib
 import json
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,18 +128,6 @@ async def serving(folder: Path, data: Path) -> AsyncIterator[Served]:
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
     async with serving(tmp_path, tmp_path / "data") as opened:
         yield opened
-
-
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """Return a folder on a disk of 4 MiB."""
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 async def push_blob(client: httpx.AsyncClient, repository: str, data: bytes) -> httpx.Response:

@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from benchmarks.registry_push_pull import reference
+from pierhead.protocol.image import read_image
 from pierhead.protocol.result import CacheUse
 from pierhead.runner.adapters import push
 from pierhead.runner.adapters.push import Pusher
-from pierhead.runner.domain.image import read_image
 from pierhead.runner.ports import Built
 from tests.integration.registry.conftest import Served
 from tests.integration.registry.image import MANIFEST, Image, digest_of, image

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import errno
+import json
 import os
 from collections.abc import AsyncIterator
 from hashlib import sha256
@@ -14,11 +16,12 @@ import zstandard
 from pierhead.protocol.archive import Kind, Reader
 from pierhead.protocol.client.pack import Packed
 from pierhead.protocol.client.upload import upload
-from pierhead.protocol.errors import IntegrityError, Invalid, Refused
+from pierhead.protocol.errors import IntegrityError, Invalid, Refused, Unavailable
 from pierhead.protocol.objects import BODY_BYTES_MAX, OBJECTS_MEDIA_TYPE, frame
 from pierhead.protocol.plan import ContextOffer, ContextRef, Plan, Submit
 from pierhead.protocol.project import NewProject
 from pierhead.protocol.tree import CHUNK_BYTES, Entry, pages_of
+from pierhead.router.adapters import contents
 from tests.contexts import described
 from tests.integration.router.stage import House, open_house
 
@@ -322,7 +325,9 @@ async def test_files_that_a_crash_left_are_removed_and_what_was_acknowledged_is_
         assert unpacked(await archive_of(house, state.context)) == FILES
 
 
-async def test_content_that_the_disk_damaged_is_asked_for_again(house: House) -> None:
+async def test_content_that_the_disk_damaged_is_asked_for_again(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
     await upload(house.owner, "web", described(FILES))
     (content,) = (house.data / "contexts").iterdir()
     content.write_bytes(content.read_bytes()[:-1000] + bytes(1000))
@@ -331,6 +336,8 @@ async def test_content_that_the_disk_damaged_is_asked_for_again(house: House) ->
     context = (await upload(house.owner, "web", described(changed))).context
 
     assert unpacked(await archive_of(house, context)) == changed
+    told = [json.loads(line.message) for line in caplog.records if "damaged" in line.message]
+    assert [(line["event"], line["file"]) for line in told] == [("contents.damaged", content.name)]
 
 
 async def test_a_large_file_that_the_disk_damaged_is_asked_for_again(house: House) -> None:
@@ -346,6 +353,68 @@ async def test_a_large_file_that_the_disk_damaged_is_asked_for_again(house: Hous
     context = (await upload(house.owner, "web", described(changed))).context
 
     assert unpacked(await archive_of(house, context)) == changed
+
+
+@contextlib.asynccontextmanager
+async def on_disk(tmp_path: Path, disk: Path) -> AsyncIterator[House]:
+    """Open a house whose contexts are on a disk of their own."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "contexts").symlink_to(disk)
+    async with open_house(tmp_path) as house:
+        yield house
+
+
+async def test_what_a_full_disk_did_not_take_is_asked_for_and_nothing_is_said_to_be_damaged(
+    tmp_path: Path, tiny_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    packed = described({f"large/{number}": os.urandom(300_000) for number in range(5)})
+    objects = contents_of(packed)
+    async with on_disk(tmp_path, tiny_disk) as house:
+        ballast = tiny_disk / "ballast"
+        ballast.write_bytes(bytes(2_700_000))  # room for some of it
+        with pytest.raises(Unavailable) as full:
+            await house.owner.send_objects("web", b"".join(frame([one]) for one in objects))
+
+        state = await house.owner.offer_context(offered(packed))
+        missing = {state.missing[at : at + 32] for at in range(0, len(state.missing), 32)}
+        whole = b"".join(
+            file.read_bytes() for file in tiny_disk.iterdir() if file.name != ballast.name
+        )
+        stored = zstandard.ZstdDecompressor().stream_reader(whole, read_across_frames=True).read()
+        ballast.unlink()
+        context = (await upload(house.owner, "web", packed)).context
+
+        assert full.value.problem.slug == "storage-full"
+        assert 0 < len(missing) < len(objects)
+        for one in objects:
+            assert (one in stored) == (sha256(one).digest() not in missing)
+        assert len(unpacked(await archive_of(house, context))) == packed.files
+    assert "contents.damaged" not in caplog.text
+
+
+@pytest.mark.parametrize("broken", ["fsync", "write"])
+async def test_of_a_file_that_the_disk_refuses_to_keep_nothing_is_known_and_nothing_left(
+    house: House, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    packed = described(FILES)
+    disk = house.data / "contexts"
+    with monkeypatch.context() as patch:
+        if broken == "fsync":
+            patch.setattr(os, "fsync", _fails)
+        else:
+            patch.setattr(contents, "leave_room", _fails)
+        with pytest.raises(Unavailable):
+            await house.owner.send_objects("web", frame(contents_of(packed)))
+
+    assert list(disk.iterdir()) == []
+    assert (await house.owner.offer_context(offered(packed))).missing == offered(packed).pages
+    assert unpacked(
+        await archive_of(house, (await upload(house.owner, "web", packed)).context)
+    ) == (FILES)
+
+
+def _fails(_: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 async def test_a_project_that_was_removed_leaves_no_content_to_its_successor(

@@ -4,10 +4,12 @@ import asyncio
 import io
 import json
 import tarfile
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import pytest
 import zstandard
+from msgspec import structs
 
 from pierhead.protocol.build import (
     CancelRequest,
@@ -23,11 +25,13 @@ from pierhead.protocol.build import (
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.digest import digest_of
 from pierhead.protocol.errors import IntegrityError, Invalid, LeaseLost, Refused, TokenRefused
+from pierhead.protocol.image import read_image
 from pierhead.protocol.lease import Grant, Heartbeat, Release
 from pierhead.protocol.plan import Plan
-from pierhead.protocol.result import Envelope, Failure
+from pierhead.protocol.result import Envelope, Failure, ImageConfig
 from tests.integration.router.stage import (
     House,
+    TinyImage,
     push_blob,
     push_image,
     push_manifest,
@@ -145,6 +149,103 @@ async def test_a_result_that_lies_fails_the_build_for_good(
     owner = house.http(house.owner_token)
     assert (await owner.get("/v2/web/manifests/1.0")).status_code == 404
     assert (await owner.get(f"/v2/web/manifests/{image.digest}")).status_code == 404
+
+
+RUN_AS: Final = {
+    "User": "app",
+    "Env": ["PATH=/bin", "MODE=é"],
+    "Cmd": ["serve"],
+    "ExposedPorts": {"80/tcp": {}},
+    "Labels": {"b": "2", "a": "1"},
+    "Healthcheck": {"Test": ["CMD", "true"], "Interval": 5_000_000_000},
+}
+
+
+def image_of(layer_size: int | None = None, **changed: Any) -> TinyImage:
+    """Return an image with another configuration, or another size for its layer than it has."""
+    plain = tiny_image()
+    config = json.dumps({**json.loads(plain.config), "config": RUN_AS, **changed}).encode()
+    manifest = json.loads(plain.manifest)
+    manifest["config"] |= {"digest": digest_of(config), "size": len(config)}
+    if layer_size is not None:
+        manifest["layers"][0]["size"] = layer_size
+    return replace(plain, config=config, manifest=json.dumps(manifest).encode())
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {},
+        {"size_bytes": 1},
+        {"diff_ids": ("sha256:" + "0" * 64,)},
+        {"diff_ids": ()},
+        {"created": "2000-01-01T00:00:00Z", "author": "nobody"},
+        {"config": None},
+        {"config": ImageConfig(user="root", env=("MODE=other",), cmd=("miner",))},
+    ],
+    ids=["none", "size", "layers", "no-layers", "made", "no-config", "config"],
+)
+async def test_what_an_image_says_of_itself_is_taken_from_it_and_not_from_its_runner(
+    house: House, lie: dict[str, Any]
+) -> None:
+    build, grant = await house.leased(await house.runner())
+    image = image_of(created="2026-01-02T03:04:05Z", author="somebody")
+    true = read_image(image.manifest, image.config)
+    of_image = {name: value for name, value in lie.items() if name != "config"}
+    said = image.envelope(
+        platforms=(structs.replace(true.platform, **of_image),),
+        config=lie.get("config", true.config),
+    )
+    await push_image(house.http(grant.token), "web", image)
+
+    first = await house.client(grant.token).report(build.id, grant.fence, said)
+    again = await house.client(grant.token).report(build.id, grant.fence, said)
+
+    seen = await house.owner.build(build.id)
+    assert first == again
+    assert seen.result is not None
+    assert (seen.state, seen.result.platforms) == ("succeeded", (true.platform,))
+    assert seen.result.config == true.config
+    assert true.config.user == "app"
+    assert true.platform.diff_ids == (digest_of(image.layer),)
+    assert true.platform.size_bytes == len(image.layer)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        image_of(layer_size=1),
+        image_of(layer_size=-1),
+        image_of(config={"Env": 5}),
+        image_of(config={"Env": [["x"]]}),
+        image_of(config={"Env": ["\ud800"]}),
+        image_of(config={"Env": ["x"] * 2000}),
+        image_of(config=[1]),
+        image_of(rootfs={"diff_ids": ["nonsense"]}),
+        image_of(rootfs=5),
+        image_of(author="x" * 1025, created=5),
+        image_of(os=None),
+        replace(image_of(), config=b"[" * 100_000),
+    ],
+)
+async def test_an_image_whose_own_words_cannot_be_is_refused(
+    house: House, image: TinyImage
+) -> None:
+    build, grant = await house.leased(await house.runner())
+    manifest = json.loads(image.manifest)
+    manifest["config"]["digest"] = digest_of(image.config)
+    image = replace(image, manifest=json.dumps(manifest).encode())
+    await push_image(house.http(grant.token), "web", image)
+
+    with pytest.raises(IntegrityError):
+        await house.client(grant.token).report(build.id, grant.fence, image.envelope())
+
+    seen = await house.owner.build(build.id)
+    assert (seen.state, seen.reference) == ("failed", None)
+    assert seen.result is not None
+    assert seen.result.failure is not None
+    assert seen.result.failure.cause == "integrity"
+    assert (seen.result.config, seen.result.platforms) == (None, ())
 
 
 async def test_an_image_for_another_platform_than_asked_is_refused(house: House) -> None:

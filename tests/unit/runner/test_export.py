@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pierhead.runner.domain.image import read_image
+from pierhead.protocol.image import read_image
 from pierhead.runner.export import export as exporter
 from pierhead.runner.export.export import Blobs, ExportError, export
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
+from pierhead.protocol.image import BuiltImage
 from pierhead.protocol.lease import (
     Acquire,
     Acquired,
@@ -20,7 +21,6 @@ from pierhead.protocol.result import CacheUse, Envelope, Failure, Receipt, StopP
 from pierhead.protocol.runner import Capabilities, Session
 from pierhead.runner.domain.bases import BaseRefusal
 from pierhead.runner.domain.failure import Disk
-from pierhead.runner.domain.image import BuiltImage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

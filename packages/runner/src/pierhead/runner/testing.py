@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pierhead.protocol.digest import digest_of
 from pierhead.protocol.errors import PierheadError, Refused, Unavailable
+from pierhead.protocol.image import BuiltImage
 from pierhead.protocol.lease import (
     Acquire,
     Acquired,
@@ -32,7 +33,6 @@ from pierhead.protocol.result import (
     StopProof,
 )
 from pierhead.protocol.runner import Capabilities, Isolation, Session
-from pierhead.runner.domain.image import BuiltImage
 from pierhead.runner.ports import (
     Broken,
     BuildOrder,

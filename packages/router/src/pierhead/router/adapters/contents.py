@@ -21,8 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
 
-import structlog
-
 from pierhead.protocol.archive import END, Kind, header, padding
 from pierhead.protocol.errors import Invalid, Unavailable
 from pierhead.protocol.objects import (
@@ -42,12 +40,13 @@ from pierhead.protocol.tree import Entry
 from pierhead.router.adapters.sql.content_index import ContentIndex, Place, Segment
 from pierhead.router.ports import Archive, NewPage, SealedPage
 from pierhead.server.blobs import leave_room, storage_errors
+from pierhead.server.log import get_logger
 from pierhead.server.stretch import Stretch
 from pierhead.server.threads import in_thread
 
 ABANDONED_SECONDS: Final = 24 * 3600
 _STRAY_SECONDS: Final = 3600
-log = structlog.get_logger()
+log = get_logger()
 _FRAMES_HELD: Final = 8
 _END: Final = compressed(END)
 
@@ -226,13 +225,26 @@ class _Writer:
 
     def add_frame(self, packed: bytes, objects: Iterable[tuple[bytes, int, int]]) -> None:
         """Add a frame; `objects` are digests, and where they are in it."""
-        for digest, inner, size in objects:
-            self.places.setdefault(digest, Place(self.id, self.size, len(packed), inner, size))
+        begin, found = self.size, [*objects]  # looking at them refuses what is no frame
         self._write(packed)
+        for digest, inner, size in found:
+            self.places.setdefault(digest, Place(self.id, begin, len(packed), inner, size))
 
     def finish(self) -> None:
-        """Flush it and give it its final name; nothing is left of one that has nothing in it."""
-        with self._file as file, storage_errors():
+        """Flush it and give it its final name; nothing is left of one that has nothing in it.
+
+        Raises:
+            Unavailable: the disk is full or broken; then, too, nothing is left of it.
+        """
+        with storage_errors():
+            try:
+                self._finish()
+            except OSError:
+                self.discard()
+                raise
+
+    def _finish(self) -> None:
+        with self._file as file:
             if not self.size:
                 self._path.with_suffix(".new").unlink()
                 return
@@ -246,9 +258,12 @@ class _Writer:
                 os.close(folder)
 
     def discard(self) -> None:
-        """Leave nothing of it."""
-        self._file.close()
-        self._path.with_suffix(".new").unlink()
+        """Leave nothing of it, also on a disk that is full: what waits cannot be written then."""
+        with suppress(OSError):
+            self._file.close()
+        for path in (self._path.with_suffix(".new"), self._path):
+            with suppress(OSError):  # the sweep removes it later
+                path.unlink()
 
     def _write(self, packed: bytes) -> None:
         with storage_errors():

@@ -1,7 +1,7 @@
 """What an attempt does with its build: renew, log, release, report. The fence proves the hold."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
@@ -28,7 +28,7 @@ from pierhead.router.domain.naming import attempt_name, reference
 from pierhead.router.domain.token import Attempt
 from pierhead.router.ports import Clock, Ledger, Logs, Store, StoredBuild, Vault
 from pierhead.router.services.bells import Bells
-from pierhead.router.services.images import check_image
+from pierhead.router.services.images import Blobs, true_envelope
 from pierhead.router.services.intake import Intake, Intakes, patterns_of, without_secrets
 from pierhead.router.services.lifecycle import Lifecycle, announce
 from pierhead.router.services.steps import Ended, Steps
@@ -47,7 +47,7 @@ class Attempts:
     bells: Bells
     logs: Logs
     clock: Clock
-    read_blob: Callable[[str], bytes]
+    blobs: Blobs
     vault: Vault
     intakes: Intakes
     steps: Steps
@@ -210,7 +210,7 @@ class Attempts:
             return self.lifecycle.apply(ledger, stored, command, now), None
         forged: Refused | None = None
         try:
-            self._check(ledger, stored, attempt, envelope)
+            envelope = self._checked(ledger, stored, attempt, envelope)
         except ResultMismatch as mismatch:
             # A forged result ends the build: it is never a reason to try again elsewhere.
             forged = mismatch
@@ -234,23 +234,24 @@ class Attempts:
         )
         return self.lifecycle.apply(ledger, settled, command, now), forged
 
-    def _check(
+    def _checked(
         self, ledger: Ledger, stored: StoredBuild, attempt: Attempt, envelope: Envelope
-    ) -> None:
-        """Compare a result with what is known of the build.
+    ) -> Envelope:
+        """Compare a result with what is known of the build, and return what is true of it.
 
         Raises:
             ResultMismatch: it says what cannot be.
         """
         name = attempt_name(stored.id, attempt.fence)
         if envelope.outcome == "succeeded":
-            check_image(ledger, stored, name, envelope, self.read_blob)
+            return true_envelope(ledger, stored, name, envelope, self.blobs)
         held = stored.build.lease is not None and stored.build.lease.fence == attempt.fence
         if envelope.outcome == "cancelled" and stored.build.cancel is None and held:
             # Runners hear of the wish from the router alone.
             raise ResultMismatch(
                 "its runner says that the build was cancelled, and nobody asked for that"
             )
+        return envelope
 
     async def _apply(self, attempt: Attempt, command: machine.Command) -> StoredBuild:
         now = self.clock.now()

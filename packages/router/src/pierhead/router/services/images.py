@@ -1,15 +1,21 @@
 """Does an envelope tell the truth about the image that its attempt pushed?
 
-Nothing the runner says is believed: the manifest and the configuration are read from what it
-pushed, and every digest was checked when they arrived.
+Nothing the runner says of an image is believed: the manifest and the configuration are read from
+what it pushed, and every digest was checked when they arrived. What differs in a digest or the
+platform is of another image, and refused; all else is taken from the two documents.
 """
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from pierhead.protocol.platform import normalise_platform
-from pierhead.protocol.result import Envelope
+from msgspec.structs import replace
+
+from pierhead.protocol.codec import from_wire, to_wire
+from pierhead.protocol.errors import Invalid
+from pierhead.protocol.image import read_image
+from pierhead.protocol.result import Envelope, PlatformImage
 from pierhead.router.domain.errors import ResultMismatch
 from pierhead.router.ports import Ledger, StoredBuild
 
@@ -21,17 +27,25 @@ _IMAGE_TYPES = {
 }
 
 
-def check_image(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blobs:
+    """What is asked of blobs that are there: the bytes of a small one, and the size of any."""
+
+    read: Callable[[str], bytes]
+    size: Callable[[str], int]
+
+
+def true_envelope(
     ledger: Ledger,
     stored: StoredBuild,
     attempt: str,
     envelope: Envelope,
-    read_blob: Callable[[str], bytes],
-) -> None:
-    """Return if the envelope is true.
+    blobs: Blobs,
+) -> Envelope:
+    """Return the envelope with all that the image itself says, in place of what its runner said.
 
     Raises:
-        ResultMismatch: it is not, and in what.
+        ResultMismatch: it is of another image than was pushed or asked for, and in what.
     """
     project, digest = stored.submit.project, envelope.manifest_digest
     manifest = ledger.manifest(project, digest, attempt) if digest else None
@@ -39,28 +53,44 @@ def check_image(
         raise ResultMismatch(f"the manifest {digest} was not pushed by this attempt")
     if manifest.media_type not in _IMAGE_TYPES:
         raise ResultMismatch(f"the manifest is of the kind {manifest.media_type}, not an image")
-    body = _document(manifest.body)
-    config_digest = (body.get("config") or {}).get("digest")
+    config_digest = (_document(manifest.body).get("config") or {}).get("digest")
     if config_digest is None or config_digest != envelope.config_digest:
         raise ResultMismatch(f"the configuration is {config_digest}, not {envelope.config_digest}")
-    config = _document(read_blob(config_digest))
-    variant = config.get("variant")
-    platform = normalise_platform(
-        str(config.get("os")), str(config.get("architecture")), str(variant) if variant else None
-    )
-    wanted = stored.submit.plan.platform
+    true = _filled(envelope, manifest.body, blobs.read(config_digest))
+    _weigh(manifest.body, blobs)
+    _compare(envelope, true.platforms[0], stored.submit.plan.platform)
+    return true
+
+
+def _compare(envelope: Envelope, image: PlatformImage, wanted: str | None) -> None:
     said = tuple(image.platform for image in envelope.platforms)
-    if said != (platform,) or (wanted is not None and wanted != platform):
+    if said != (image.platform,) or wanted not in (None, image.platform):
         asked = f", {wanted} was asked for" if wanted else ""
-        raise ResultMismatch(f"the image is for {platform}, the result says {said}{asked}")
-    layers = tuple(layer.get("digest") for layer in body.get("layers") or ())
-    image = envelope.platforms[0]
-    if (image.manifest_digest, image.config_digest, image.layers) != (
-        digest,
-        config_digest,
-        layers,
-    ):
+        raise ResultMismatch(f"the image is for {image.platform}, the result says {said}{asked}")
+    if _digests(envelope.platforms[0]) != _digests(image):
         raise ResultMismatch("the platform's digests are not those of the manifest")
+
+
+def _weigh(manifest: bytes, blobs: Blobs) -> None:
+    for layer in _document(manifest)["layers"]:
+        there = blobs.size(layer["digest"])
+        if there != layer["size"]:
+            told = f"has {there} bytes, and its manifest says {layer['size']}"
+            raise ResultMismatch(f"the layer {layer['digest']} {told}")
+
+
+def _digests(image: PlatformImage) -> tuple[str, str, tuple[str, ...]]:
+    return image.manifest_digest, image.config_digest, image.layers
+
+
+def _filled(envelope: Envelope, manifest: bytes, config: bytes) -> Envelope:
+    """Read the image; what it says has the bounds of an envelope, or is no image for us."""
+    try:
+        image = read_image(manifest, config)
+        filled = replace(envelope, platforms=(image.platform,), config=image.config)
+        return from_wire(Envelope, to_wire(filled))
+    except (ValueError, RecursionError, Invalid) as error:
+        raise ResultMismatch(f"what was pushed is not an image: {error}") from error
 
 
 def _document(data: bytes) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from typing import Final
 
 import msgspec
 
+from pierhead.protocol.image import read_image
 from pierhead.protocol.plan import Plan
 from pierhead.protocol.platform import normalise_platform
 from pierhead.protocol.redact import Patterns, Redactor
@@ -46,7 +47,6 @@ from pierhead.runner.adapters.workspace import disk_of
 from pierhead.runner.domain import probe as probes
 from pierhead.runner.domain.bases import registries_named
 from pierhead.runner.domain.failure import Disk, Ending, explain, lost_builder
-from pierhead.runner.domain.image import read_image
 from pierhead.runner.domain.invocation import (
     LAST_BUILT,
     LOGIN_FILE,

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pierhead.protocol.digest import digest_of
+from pierhead.protocol.image import read_image
 from pierhead.protocol.result import Healthcheck
-from pierhead.runner.domain.image import read_image
 
 LAYERS = [{"digest": f"sha256:{number:064x}", "size": 10 + number} for number in (1, 2)]
 

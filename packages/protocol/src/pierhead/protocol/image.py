@@ -1,4 +1,7 @@
-"""From the bytes of a manifest and a configuration to what the envelope says of an image."""
+"""From the bytes of a manifest and a configuration to what the envelope says of an image.
+
+A runner reads its image so, and the router what was pushed: both get the same words.
+"""
 
 import json
 from dataclasses import dataclass
