@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from pierhead.protocol.digest import digest_of
+from pierhead.protocol.errors import Unavailable
+from pierhead.protocol.problem import problem
 from pierhead.runner.domain.bases import BaseRefusal
 from pierhead.runner.ports import BaseAnswer, BaseAsk, Broken, Built
 from tests.integration.backend.conftest import Attempt, Bench
@@ -73,6 +75,55 @@ async def test_what_the_control_plane_says_is_what_people_are_told(bench: Bench)
         "the base image r.example:5000/me/nothing:latest is not to be had: r.example has none"
     )
     assert broken.failure.hint == "look again"
+
+
+@dataclass
+class Partly(OneImage):
+    """A control plane that refuses, or breaks off in, a blob of the image."""
+
+    part: str = ""
+    cut: bool = False
+
+    @asynccontextmanager
+    async def ask(self, wanted: BaseAsk) -> AsyncIterator[BaseAnswer]:
+        if wanted.reference != self.part:
+            async with super().ask(wanted) as answer:
+                yield answer
+        elif self.cut:
+            headers = {"content-length": "5000", "content-type": "application/octet-stream"}
+            yield BaseAnswer(status=200, headers=headers, chunks=_broken())
+        else:
+            said = BaseRefusal(image="r.example:5000/me/base", message="it lied", hint="ask there")
+            yield BaseAnswer(status=403, headers={}, refusal=said)
+
+
+async def _broken() -> AsyncIterator[bytes]:
+    yield b"x" * 50
+    raise Unavailable(problem("dependency-unavailable", "it lied", hint="ask there"))
+
+
+@pytest.mark.parametrize("cut", [True, False])
+@pytest.mark.parametrize("part", ["layer", "config"])
+@pytest.mark.parametrize(
+    "dockerfile",
+    [
+        "FROM r.example:5000/me/base:1\n",
+        "FROM scratch\nCOPY --from=r.example:5000/me/base:1 /bin/busybox /busybox\n",
+    ],
+)
+async def test_a_base_image_that_is_not_had_whole_is_told_as_one(
+    bench: Bench, dockerfile: str, part: str, cut: bool
+) -> None:
+    bases = Partly(cut=cut)
+    bases.part = digest_of(bases.image.layer if part == "layer" else bases.image.config)
+    attempt = with_bases(bench.attempt(dockerfile), bases)
+    broken = await attempt.run()
+    await attempt.stop()
+    assert isinstance(broken, Broken)
+    assert broken.failure.cause == "base-image", broken.failure
+    assert broken.failure.message.startswith("the base image r.example:5000/me/base")
+    assert broken.failure.message.endswith(" is not to be had: it lied")
+    assert broken.failure.hint == "ask there"
 
 
 async def test_what_the_machine_has_is_used_when_nobody_gives_it(bench: Bench) -> None:

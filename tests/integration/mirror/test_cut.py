@@ -13,6 +13,9 @@ import pytest
 import uvicorn
 
 from pierhead.protocol.digest import digest_of
+from pierhead.protocol.errors import Unavailable
+from pierhead.runner.adapters.bases import HttpBases
+from pierhead.runner.ports import BaseAsk
 from pierhead.server.connection import Connection
 from pierhead.server.serve import listen
 from tests.integration.mirror.conftest import attempt, blob, login, manifest
@@ -91,6 +94,49 @@ async def test_it_is_cut_for_the_reader_and_one_line_for_the_owner(
     assert line["event"] == "mirror.broken"
     assert line["level"] == "warning"
     assert strange.host in line["error"]
+
+
+async def test_whoever_goes_on_after_a_lie_is_told_of_it_and_the_next_one_has_it_anew(
+    house: House, strange: Strange
+) -> None:
+    await login(house, strange.host, username=None, secret=None)
+    layer = strange.images["me/base"].layer
+    address = blob("me/base", digest_of(layer), strange.host)
+    strange.spoilt[digest_of(layer)] = layer[:-1] + b"!"
+    web = await attempt(house)
+    with pytest.raises(httpx.RemoteProtocolError):
+        await web.get(address)
+    going_on = {"Range": f"bytes={len(layer) - 1}-"}
+    (error,) = (await web.get(address, headers=going_on)).json()["errors"]
+    assert error["code"] == "DIGEST_INVALID"
+    assert error["message"].startswith(f"{strange.host} sent other bytes than ")
+    strange.spoilt.clear()
+    assert (await web.get(address, headers=going_on)).content == layer[-1:]
+
+
+@pytest.mark.parametrize("how", ["lies", "breaks off"])
+async def test_a_runner_hears_which_registry_it_was(
+    house: House, strange: Strange, how: str
+) -> None:
+    await login(house, strange.host, username=None, secret=None)
+    layer = strange.images["me/base"].layer
+    if how == "lies":
+        strange.spoilt[digest_of(layer)] = layer[:-1] + b"!"
+    else:
+        strange.cut_after = 5000
+    token = (await attempt(house)).headers["authorization"].removeprefix("Bearer ")
+    bases = HttpBases(f"http://{house.host}", token, None)
+    reference = digest_of(layer)
+    wanted = BaseAsk(
+        method="GET", host=strange.host, name="me/base", kind="blobs", reference=reference
+    )
+    async with bases.ask(wanted) as answer:
+        with pytest.raises(Unavailable) as refused:
+            assert len([piece async for piece in answer.chunks]) < 2
+    await bases.close()
+    assert strange.host in str(refused.value)
+    hint = refused.value.problem.hint or ""
+    assert hint.startswith("ask whoever" if how == "lies" else "build again")
 
 
 async def test_a_manifest_that_is_too_large_is_not_the_fault_of_who_asks(

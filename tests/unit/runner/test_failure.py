@@ -4,6 +4,7 @@ import pytest
 
 from pierhead.protocol.result import Failure
 from pierhead.protocol.units import kept_bytes
+from pierhead.runner.domain.bases import BaseRefusal
 from pierhead.runner.domain.failure import (
     EXTRACT_LINES,
     Disk,
@@ -25,6 +26,7 @@ def told(
     disk: Disk | None = None,
     dockerfile: str = "",
     timed_out_seconds: int | None = None,
+    base_refusal: BaseRefusal | None = None,
 ) -> Failure:
     progress = Progress()
     progress.feed(output.encode())
@@ -39,6 +41,7 @@ def told(
             disk=disk,
             dockerfile=dockerfile,
             timed_out_seconds=timed_out_seconds,
+            base_refusal=base_refusal,
         )
     )
 
@@ -231,6 +234,45 @@ def test_a_base_image_that_is_not_to_be_had_names_its_registry_and_why(
     assert (failure.cause, failure.message) == ("base-image", message)
     assert failure.detail
     assert failure.detail in said
+
+
+@pytest.mark.parametrize(
+    ("own", "image"),
+    [
+        (
+            "creating build container: reading blob sha256:ab: Error fetching blob: invalid status "
+            "code from registry 403 (Forbidden)",
+            "h.example/a",
+        ),
+        (
+            'creating build container: writing blob: storing blob to file "/var/tmp/storage9/1": '
+            "happened during read: unexpected EOF",
+            "h.example/a",
+        ),
+        ("creating build container: parsing image configuration: unexpected EOF", "h.example/a"),
+        (
+            "COPY --from=h.example/a:1: no stage or image found with that name",
+            "h.example/a:1",
+        ),
+    ],
+)
+def test_a_base_image_of_which_a_part_is_not_had_is_told_by_what_the_control_plane_said(
+    own: str, image: str
+) -> None:
+    said = BaseRefusal(image="h.example/a", message="h.example broke off", hint="build again")
+    output = f"STEP 1/1: FROM x\nError: {own}\n"
+    failure = told(output, base_refusal=said)
+    assert failure.cause == "base-image"
+    assert failure.message == f"the base image {image} is not to be had: h.example broke off"
+    assert failure.hint == "build again"
+    assert told(output).cause != "base-image"
+
+
+@pytest.mark.parametrize("name", ["stge", "other.example/b:1"])
+def test_a_stage_that_is_not_there_is_no_base_image_that_was_refused(name: str) -> None:
+    said = BaseRefusal(image="docker.io/library/x", message="docker.io has none")
+    own = f"Error: COPY --from={name}: no stage or image found with that name\n"
+    assert told(f"STEP 1/1: FROM x\n{own}", base_refusal=said).cause == "dockerfile"
 
 
 def test_a_base_image_of_another_place_than_a_registry_is_told() -> None:

@@ -69,7 +69,8 @@ class MirrorHandlers:
             size = await self.mirror.blob_size(who, host, name, digest)
             length = {"Content-Length": str(size)} if size is not None else {}
             return Response(media_type=_BLOB, headers={**headers, **length})
-        found = await self.mirror.blob(who, host, name, digest)
+        after_cut = _FROM.match(request.headers.get("range", "")) is not None
+        found = await self.mirror.blob(who, host, name, digest, after_cut=after_cut)
         if isinstance(found, Coming):
             return ComingBody(found, headers)
         try:

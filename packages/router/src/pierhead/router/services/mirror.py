@@ -39,6 +39,7 @@ from pierhead.server.threads import in_thread
 BLOB_BYTES_MAX: Final = 16 * 1024**3
 BLOB_SECONDS_MAX: Final = 3600.0
 FETCHES_MAX: Final = 32
+LIES_MAX: Final = 256
 # A tag or a blob that is used more often than this is not noted each time.
 NOTED_EVERY: Final = timedelta(hours=1)
 _HELD_BACK: Final = 1
@@ -67,6 +68,7 @@ class Mirror:
     clock: Clock
     _flights: dict[Hashable, "asyncio.Task[Any]"] = field(default_factory=dict)
     _coming: dict[Hashable, "Coming"] = field(default_factory=dict)
+    _lies: dict[Hashable, UpstreamLies] = field(default_factory=dict)
 
     async def manifest(self, principal: Principal, host: str, name: str, reference: str) -> Found:
         """Return a manifest.
@@ -82,14 +84,21 @@ class Mirror:
         return await self._together(key, lambda: self._manifest(upstream, image))
 
     async def blob(
-        self, principal: Principal, host: str, name: str, digest: str
+        self, principal: Principal, host: str, name: str, digest: str, *, after_cut: bool = False
     ) -> "Path | Coming":
-        """Return where a blob is, or one that is coming in."""
+        """Return where a blob is, or one that is coming in.
+
+        `after_cut`: the reader goes on where he was cut off. He is told when that was for a lie,
+        which nobody could tell him then, and which another try would only repeat.
+        """
         image = image_at(host, name, digest)
         upstream = await self._upstream(principal, host)
         if await self._is_kept(upstream, image):
             return self.blobs.path(digest)
         key = ("blob", upstream.scope, image)
+        lie = self._lies.pop(key, None)
+        if lie is not None and after_cut:
+            raise lie
         if key not in self._coming:
             if await self._is_known(image):
                 # Another login brought it from the same place, which has to let this one in.
@@ -203,11 +212,13 @@ class Mirror:
         if len(self._coming) >= FETCHES_MAX:
             raise UpstreamBusy("too many layers come in at this time", hint="build again")
         coming = Coming(self.blobs, image.host, image.reference)
-        coming.task = asyncio.create_task(self._fetch(coming, upstream, image))
+        coming.task = asyncio.create_task(self._fetch(coming, key, upstream, image))
         self._coming[key] = coming
         coming.task.add_done_callback(lambda _: self._coming.pop(key, None))
 
-    async def _fetch(self, coming: "Coming", upstream: Upstream, image: Image) -> None:
+    async def _fetch(
+        self, coming: "Coming", key: Hashable, upstream: Upstream, image: Image
+    ) -> None:
         """Bring a blob in. Whoever asked for it hears how it ended; nobody need be left."""
         try:
             async with (
@@ -219,6 +230,7 @@ class Mirror:
             coming.end(None)
         except IntegrityError:
             lie = UpstreamLies(image.host, f"{image.host} sent other bytes than {image} are")
+            self._remember(key, lie)
             _broken(coming, image, lie)
         except TimeoutError:
             slow = UpstreamSilent(f"{image.host} takes too long with {image}")
@@ -228,6 +240,11 @@ class Mirror:
         finally:
             coming.end(UpstreamSilent("the control plane is stopping"))
             await coming.clear()
+
+    def _remember(self, key: Hashable, lie: UpstreamLies) -> None:
+        if len(self._lies) >= LIES_MAX:
+            self._lies.clear()  # whoever is not told tries again, and is told then
+        self._lies[key] = lie
 
     async def _together(self, key: Hashable, work: Callable[[], Awaitable[T]]) -> T:
         """Let all who want the same at the same time have one answer."""

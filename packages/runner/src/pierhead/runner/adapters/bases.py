@@ -37,10 +37,11 @@ class HttpBases:
         """Give the answer to a request; its bytes go on over cuts.
 
         Raises:
-            Unavailable: the control plane does not answer for a while.
+            Unavailable: the control plane does not answer for a while, or does not go on after a
+                cut, for the reason that it then says.
         """
         async with AsyncExitStack() as opened:
-            answer = await patiently(lambda: self._send(wanted, 0, opened), PATIENCE_SECONDS)
+            answer = await patiently(lambda: self._send(wanted, None, opened), PATIENCE_SECONDS)
             if not answer.is_success:
                 refusal = _refusal(wanted, answer.status_code, await _small(answer))
                 yield BaseAnswer(status=answer.status_code, headers={}, refusal=refusal)
@@ -57,7 +58,9 @@ class HttpBases:
         """Close all connections."""
         await self._http.aclose()
 
-    async def _send(self, wanted: BaseAsk, offset: int, opened: AsyncExitStack) -> httpx.Response:
+    async def _send(
+        self, wanted: BaseAsk, offset: int | None, opened: AsyncExitStack
+    ) -> httpx.Response:
         params: Mapping[str, str] = {} if wanted.host == self._own else {"ns": wanted.host}
         request = self._http.build_request(
             wanted.method,
@@ -85,14 +88,19 @@ class HttpBases:
                 return
             again = functools.partial(self._send, wanted, offset, opened)
             answer = await patiently(again, PATIENCE_SECONDS)
-            if answer.status_code != (206 if offset else 200):
+            if not answer.is_success:
+                said = _refusal(wanted, answer.status_code, await _small(answer))
+                raise Unavailable(problem("dependency-unavailable", said.message, hint=said.hint))
+            if answer.status_code != 206 and offset:
                 break
-        raise Unavailable(problem("dependency-unavailable", "a base image does not come whole"))
+        detail = f"a part of it breaks off on its way from {wanted.host}, again and again"
+        raise Unavailable(problem("dependency-unavailable", detail, hint="build again"))
 
 
-def _headers(offset: int) -> dict[str, str]:
+def _headers(offset: int | None) -> dict[str, str]:
+    """Return what to send at first, and after a cut: even at the begin, it then says so."""
     plain = {"Accept-Encoding": "identity"}
-    return {**plain, "Range": f"bytes={offset}-"} if offset else plain
+    return plain if offset is None else {**plain, "Range": f"bytes={offset}-"}
 
 
 async def _small(answer: httpx.Response) -> bytes:

@@ -139,7 +139,8 @@ class Relay:
                     writer.write(chunk)
                     await writer.drain()
         except PierheadError as error:
-            self.refusal = BaseRefusal(image=f"{wanted.host}/{wanted.name}", message=str(error))
+            image, hint = f"{wanted.host}/{wanted.name}", error.problem.hint
+            self.refusal = BaseRefusal(image=image, message=str(error), hint=hint)
             raise
 
     def _note(self, wanted: BaseAsk, answer: BaseAnswer) -> None:

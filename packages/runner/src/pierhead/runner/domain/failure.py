@@ -60,6 +60,11 @@ _ABOUT_THE_DOCKERFILE: Final = (
     "repository name must be",
     "invalid reference format",
 )
+# buildah has the manifest and then not what it names; of a stage it names the image only then.
+_NOT_WHOLE: Final = re.compile(
+    r"creating build container: (?:reading blob|writing blob|copying|parsing image configuration)"
+    r"|COPY --from=(?P<image>[^\s:]*[/:@]\S*): no stage or image found with that name"
+)
 _NOT_THERE: Final = re.compile(r'stat: \[?"(?P<path>[^"]+)"\]?: no such file or directory$')
 # What buildah says before and after the reason itself.
 _AROUND: Final = re.compile(
@@ -299,20 +304,35 @@ def _base_image(told: _Told) -> Failure | None:
         return told.failed(
             "base-image", f"the base image {local['image']} cannot be read", hint=hint
         )
-    if found is None:
-        return None
-    image, why = found["image"], found["why"]
     refusal = told.ending.base_refusal
+    if found is None:
+        return _base_image_in_part(told, refusal) if refusal is not None else None
+    image, why = found["image"], found["why"]
     if refusal is not None:
-        # Whatever buildah makes of it: the control plane said which registry, as whom, and why.
-        text = f"the base image {image} is not to be had: {refusal.message}"
-        return told.failed("base-image", text, hint=refusal.hint or "check the name after FROM")
+        return _refused(told, image, refusal)
     registry = registry_of(image)
     for signs, message, hint in _REGISTRY_SAYS:
         if any(sign in why.lower() for sign in signs):
             text = message.format(registry=registry, image=image)
             return told.failed("base-image", text, why, hint)
     return told.failed("base-image", f"{registry} did not give the base image {image}", why)
+
+
+def _base_image_in_part(told: _Told, refusal: BaseRefusal) -> Failure | None:
+    """Tell of a base image whose manifest was given, and something that it names was not."""
+    found = _NOT_WHOLE.search(told.own)
+    if found is None:
+        return None
+    image = found["image"] or refusal.image
+    if registry_of(image) != registry_of(refusal.image):
+        return None  # that was about another one
+    return _refused(told, image, refusal)
+
+
+def _refused(told: _Told, image: str, refusal: BaseRefusal) -> Failure:
+    """Whatever buildah makes of it: the control plane said which registry, as whom, and why."""
+    text = f"the base image {image} is not to be had: {refusal.message}"
+    return told.failed("base-image", text, hint=refusal.hint or "check the name after FROM")
 
 
 _REGISTRY_SAYS: Final = (
