@@ -99,12 +99,12 @@ class Mirror:
         lie = self._lies.pop(key, None)
         if lie is not None and after_cut:
             raise lie
-        if key not in self._coming:
+        if not self._is_coming(key):
             if await self._is_known(image):
                 # Another login brought it from the same place, which has to let this one in.
                 await self._together(key, lambda: self._let_in(upstream, image))
                 return self.blobs.path(digest)
-            if key not in self._coming:
+            if not self._is_coming(key):
                 self._begin(key, upstream, image)
         coming = self._coming[key]
         await coming.begun()
@@ -214,7 +214,15 @@ class Mirror:
         coming = Coming(self.blobs, image.host, image.reference)
         coming.task = asyncio.create_task(self._fetch(coming, key, upstream, image))
         self._coming[key] = coming
-        coming.task.add_done_callback(lambda _: self._coming.pop(key, None))
+        coming.task.add_done_callback(lambda _: self._gone(key, coming))
+
+    def _is_coming(self, key: Hashable) -> bool:
+        """Say whether a blob is on its way; one that broke off and is being cleared away is not."""
+        return key in self._coming and not self._coming[key].is_broken
+
+    def _gone(self, key: Hashable, coming: "Coming") -> None:
+        if self._coming.get(key) is coming:
+            del self._coming[key]
 
     async def _fetch(
         self, coming: "Coming", key: Hashable, upstream: Upstream, image: Image
@@ -282,6 +290,11 @@ class Coming:
         loop = asyncio.get_running_loop()
         self._begun: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it came to nothing."""
+        return self._ended.done() and self._ended.exception() is not None
 
     async def take(self, chunks: AsyncIterator[bytes], size_bytes: int | None) -> None:
         """Write what comes, check it, and give it its name."""
