@@ -1,6 +1,8 @@
 """The command as people use it: what is printed where, and how it ends."""
 
+import asyncio
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -8,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from .stage import BUSYBOX, HELLO, Stage, eventually, stage
+from pierhead.protocol.client.client import RouterClient
+from pierhead.router.attendance import noted_url
+
+from .stage import BIN, BUSYBOX, HELLO, Stage, eventually, free_port, stage
 
 REFERENCE = re.compile(r"127\.0\.0\.1:\d+/(?P<project>[a-z]+)@sha256:[0-9a-f]{64}\n\Z")
 
@@ -155,6 +160,74 @@ async def test_without_a_control_plane_one_is_there_for_the_one_build(
     assert "no control plane yet: building once on this machine" in done.stderr
     assert "hello  built here in" in done.stderr
     assert REFERENCE.match(done.stdout)
+
+
+def _build_alone(on: Stage, folder: Path) -> "subprocess.Popen[str]":
+    """Begin to build where no control plane was chosen."""
+    config = on.folder / "config"
+    config.mkdir(exist_ok=True)
+    (config / "local.json").write_text(json.dumps({"url": on.url}))
+    return subprocess.Popen(
+        [BIN / "pierhead", "build", "--no-cache", str(folder)],
+        env={**os.environ, **on.environment, "PIERHEAD_URL": ""},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+async def _is_building(on: Stage) -> bool:
+    url = noted_url(on.folder / "data") if (on.folder / "data").exists() else None
+    if url is None:
+        return False
+    async with RouterClient(url, token=on.token) as owner:
+        return any(build.runner for build in (await owner.builds()).builds)
+
+
+async def _is_gone(on: Stage) -> bool:
+    return noted_url(on.folder / "data") is None
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_control_plane_for_one_build_stays_for_another_that_came_meanwhile(
+    tmp_path: Path, folder: Path, killed: bool
+) -> None:
+    on = Stage(tmp_path, free_port())
+    with (folder / "Dockerfile").open("a") as dockerfile:
+        dockerfile.write("RUN sleep 2\n")
+
+    first = _build_alone(on, folder)
+    await eventually(lambda: _is_building(on), within=60, what="the first one builds")
+    detached = on.run("build", "--detach", str(folder), PIERHEAD_URL="")
+    second = _build_alone(on, folder)
+    if killed:
+        await asyncio.sleep(1)
+        first.kill()
+    _, said_first = await asyncio.to_thread(first.communicate, timeout=120)
+    found, said = await asyncio.to_thread(second.communicate, timeout=120)
+
+    assert killed or first.returncode == 0, said_first
+    assert second.returncode == 0, said
+    assert REFERENCE.match(found)
+    assert "no control plane yet" not in said or killed
+    assert "does not answer" not in said
+    assert (detached.returncode, detached.stdout) == (3, "")
+    assert "no control plane is here that would go on with the build" in detached.stderr
+    await eventually(lambda: _is_gone(on), within=30, what="it ends when nobody uses it")
+
+
+async def test_builds_that_begin_at_once_share_one_control_plane(
+    tmp_path: Path, folder: Path
+) -> None:
+    on = Stage(tmp_path, free_port())
+
+    begun = [_build_alone(on, folder) for _ in range(3)]
+    ended = [await asyncio.to_thread(one.communicate, timeout=120) for one in begun]
+
+    assert [one.returncode for one in begun] == [0, 0, 0], ended
+    assert sum("no control plane yet" in said for _, said in ended) == 1
+    await eventually(lambda: _is_gone(on), within=30, what="it ends when nobody uses it")
 
 
 async def test_status_and_why_say_who_can_build(tmp_path: Path, folder: Path) -> None:

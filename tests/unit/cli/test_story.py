@@ -12,9 +12,16 @@ from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.ids import BuildId
 from pierhead.protocol.problem import problem
-from pierhead.protocol.result import BytesMoved, Envelope, Failure, PlatformImage, Timings
+from pierhead.protocol.result import (
+    BytesMoved,
+    Envelope,
+    Failure,
+    PlatformImage,
+    StopProof,
+    Timings,
+)
 from pierhead.router.cli import follow as module
-from pierhead.router.cli.follow import Story, follow
+from pierhead.router.cli.follow import Story, follow, proof_text
 
 STARTED = wire.Started(
     cursor="1", runner="desktop", here=False, attempt=1, fence=1, platforms=("linux/amd64",)
@@ -331,3 +338,16 @@ async def test_of_several_platforms_the_one_that_failed_is_blamed_with_its_own_l
     assert "error: web failed at 2/2 RUN x on pi: linux/arm64: exit code 1\n" in err
     assert "pierhead builds log b_7f3k-2 " in err
     assert err.endswith("pierhead builds rerun b_7f3k\n")
+
+
+def test_what_is_left_of_a_stopped_build_is_told_in_words() -> None:
+    proof = StopProof(
+        processes=("812 sleep", "813 sh"), directories=("/var/tmp/b\x1b[2J",), took_ms=1200
+    )
+
+    said = proof_text(Envelope(outcome="cancelled", stop_proof=proof))
+
+    assert said.startswith("stopped in 1.2 s, but this is left: processes 812 sleep, 813 sh; ")
+    assert "directories /var/tmp/b" in said
+    assert "\x1b" not in said
+    assert "(" not in said

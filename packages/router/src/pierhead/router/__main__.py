@@ -30,6 +30,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--keep-builds", dest="keep_builds_days", type=int, default=90)
     parser.add_argument("--keep-logs", dest="keep_logs_days", type=int, default=30)
     parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--held-fd", type=int)
     parser.add_argument("--end-with-input", action="store_true")
     parser.add_argument("--time-scale", type=float, default=1.0)
     return parser

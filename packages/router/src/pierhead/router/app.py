@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from datetime import timedelta
+from pathlib import Path
 from socket import socket
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ import uvloop
 from pierhead.protocol.errors import PierheadError
 from pierhead.router.adapters.folders import lock
 from pierhead.router.adapters.process import HereProcess, runner_installed
+from pierhead.router.attendance import until_unused
 from pierhead.router.compose import Router, open_router
 from pierhead.router.config import REGISTRY_SOCKET, Settings, memory_cap
 from pierhead.router.domain.credential import USE_STORED_EVERY
@@ -41,6 +43,8 @@ async def run(settings: Settings) -> None:
         Refused: the settings contradict each other.
     """
     holder = lock(settings.data)
+    if settings.held_fd is not None:
+        os.set_inheritable(settings.held_fd, False)  # it ends with us, not with what we start
     try:
         first = listen(settings.host, settings.port)
         reached = reach(
@@ -76,7 +80,7 @@ async def _run(
         tasks = [group.create_task(work) for work in _besides(router, settings, reached)]
         log.info("serve.ready", url=reached.url, data=str(settings.data))
         if settings.end_with_input:
-            tasks.append(group.create_task(_stop_with_input()))
+            tasks.append(group.create_task(_stop_with_input(settings.data)))
         if settings.ready_fd is not None:
             os.write(settings.ready_fd, reached.local.encode() + b"\n")
             os.close(settings.ready_fd)
@@ -202,11 +206,12 @@ async def _collect_for_ever(router: Router) -> None:
         await asyncio.sleep(COLLECT_SECONDS)
 
 
-async def _stop_with_input() -> None:
-    """Whoever started us holds our input open; when it ends, stop as if asked to."""
+async def _stop_with_input(data: Path) -> None:
+    """Whoever started us holds our input open; when it ends, and nobody else uses us, stop."""
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     await reader.read()
+    await until_unused(data)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -34,7 +34,8 @@ class Settings:
     keep_builds_days: int = 90  # after their end, with the images that no tag names
     keep_logs_days: int = 30
     ready_fd: int | None = None  # told the URL, once, when requests are accepted
-    end_with_input: bool = False  # stop when standard input ends: whoever started it is gone
+    end_with_input: bool = False  # stop when standard input ends, and nobody uses it
+    held_fd: int | None = None  # kept open to the end: it holds a lock
     time_scale: float = 1.0  # leases and waits shortened for tests; 1 elsewhere
 
 

@@ -232,7 +232,7 @@ async def events(
                 away_since = now
                 away()
             if now - away_since > AWAY_SECONDS:
-                hint = f"the build goes on. later: pierhead builds watch {build_id}"
+                hint = f"is it running? when it is back: pierhead builds watch {build_id}"
                 raise fail(str(error), hint, UNAVAILABLE) from error
         await asyncio.sleep(AGAIN_SECONDS)
 
@@ -264,7 +264,15 @@ def proof_text(result: Envelope) -> str:
         return ""
     if proof.clean:
         return f"stopped in {proof.took_ms / 1000:.1f} s; no process, mount or file of it is left"
-    return f"stopped, but something is left: {proof}"
+    kinds = {
+        "processes": proof.processes,
+        "mounts": proof.mounts,
+        "containers": proof.containers,
+        "process groups": proof.cgroups,
+        "directories": proof.directories,
+    }
+    left = [f"{kind} {', '.join(map(one_line, found))}" for kind, found in kinds.items() if found]
+    return f"stopped in {proof.took_ms / 1000:.1f} s, but this is left: {'; '.join(left)}"
 
 
 def _place(started: wire.Started) -> list[str]:

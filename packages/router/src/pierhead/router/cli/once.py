@@ -1,10 +1,11 @@
-"""A control plane for one command: the same router and runner, started and ended with it."""
+"""A control plane for now: the same router and runner, started by a command and ended with it."""
 
 import asyncio
 import contextlib
 import importlib.util
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,26 +16,103 @@ from pierhead.protocol.cli.place import Place, config_folder
 from pierhead.protocol.cli.speak import UNAVAILABLE, USAGE, fail, tell
 from pierhead.protocol.environment import for_a_process
 from pierhead.protocol.errors import PierheadError
+from pierhead.router.attendance import (
+    LOOK_SECONDS,
+    become_plane,
+    is_used,
+    note_url,
+    noted_url,
+    using,
+)
 from pierhead.router.config import DEFAULT_PORT, data_folder
 
 START_SECONDS: Final = 30.0
+# Until one is found or started: one that ends takes a while, and then ours begins.
+SETTLE_SECONDS: Final = 2 * START_SECONDS
 
 
 @contextlib.asynccontextmanager
 async def control_plane(place: Place, *, stays: bool = False) -> AsyncIterator[Place]:
     """Yield the place if it answers; if nobody chose it and nothing is there, start one for now.
 
-    `stays`: one that is started for now will not do.
+    One that another command started for now will do too: it stays as long as either needs it.
+    `stays`: one that is there for now will not do.
     """
-    if await _answers(place):
+    if place.chosen:
+        if not await _answers(place):
+            hint = "is it running? on its machine: pierhead status"
+            raise fail(f"no control plane answers at {place.url}", hint, UNAVAILABLE)
         yield place
         return
-    if place.chosen:
-        hint = "is it running? on its machine: pierhead status"
-        raise fail(f"no control plane answers at {place.url}", hint, UNAVAILABLE)
-    if stays:
-        text = "no control plane is here that would go on with the build"
-        raise fail(text, "pierhead up, or build without --detach", UNAVAILABLE)
+    data = data_folder()
+    data.mkdir(parents=True, exist_ok=True, mode=0o750)
+    using_it = contextlib.ExitStack()
+    with using_it:
+        try:
+            async with asyncio.timeout(SETTLE_SECONDS):
+                found, process = await _settle(place, data, using_it, stays=stays)
+        except TimeoutError:
+            raise _not_started(data) from None
+        try:
+            yield found
+        finally:
+            using_it.close()
+            if process is not None:
+                await _leave(process, data)
+
+
+async def _settle(
+    place: Place, data: Path, using_it: contextlib.ExitStack, *, stays: bool
+) -> tuple[Place, "subprocess.Popen[bytes] | None"]:
+    """Return the place to use, and the process if we started it.
+
+    One that ends just now, or that somebody else starts, is waited for.
+    """
+    while True:
+        with contextlib.ExitStack() as trying:
+            if trying.enter_context(using(data)):
+                found, process = await _there(place, data), None
+                if stays and found is not place:
+                    text = "no control plane is here that would go on with the build"
+                    raise fail(text, "pierhead up, or build without --detach", UNAVAILABLE)
+                if found is None and (plane := become_plane(data)) is not None:
+                    found, process = await _started(place, data, plane)
+                if found is not None:
+                    using_it.push(trying.pop_all())
+                    return found, process
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _there(place: Place, data: Path) -> Place | None:
+    """Return what answers: one that is there for now, or the place."""
+    once = noted_url(data)
+    if once is not None and await _answers(own := _own(once)):
+        return own
+    return place if await _answers(place) else None
+
+
+def _own(url: str) -> Place:
+    return Place(url, (config_folder() / "token").read_text().strip(), chosen=True)
+
+
+async def _started(place: Place, data: Path, plane: int) -> tuple[Place, "subprocess.Popen[bytes]"]:
+    try:
+        _require_parts(place)
+        tell("no control plane yet: building once on this machine (pierhead up keeps one)")
+        note_url(plane, "")
+        reading, process = _start(data, plane)
+        try:
+            url = await _ready(reading, data)
+        except BaseException:
+            await _leave(process, data)
+            raise
+        note_url(plane, url)
+        return _own(url), process
+    finally:
+        os.close(plane)  # the process has it now, to its end
+
+
+def _require_parts(place: Place) -> None:
     for module, package in (
         ("starlette", "pierhead-router[server]"),
         ("pierhead.runner", "pierhead-runner"),
@@ -43,49 +121,39 @@ async def control_plane(place: Place, *, stays: bool = False) -> AsyncIterator[P
             text = f"no control plane answers at {place.url}, and this machine cannot be one"
             raise fail(text, f"pip install '{package}', or: pierhead login URL", USAGE)
     require_builder()
-    tell("no control plane yet: building once on this machine (pierhead up keeps one)")
-    async with _started() as url:
-        token = (config_folder() / "token").read_text().strip()
-        yield Place(url, token, chosen=True)
 
 
-@contextlib.asynccontextmanager
-async def _started() -> AsyncIterator[str]:
+def _start(data: Path, plane: int) -> tuple[int, "subprocess.Popen[bytes]"]:
+    """Start its process; return where it tells its address, and the process."""
     reading, writing = os.pipe()
     port = DEFAULT_PORT if _is_free(DEFAULT_PORT) else 0
-    data = data_folder()
-    data.mkdir(parents=True, exist_ok=True, mode=0o750)
+    folders = ["--data", str(data), "--config", str(config_folder())]
+    told = ["--port", str(port), "--ready-fd", str(writing), "--held-fd", str(plane)]
     with (data / "serve.log").open("ab") as log:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "pierhead.router",
-            "--data",
-            str(data),
-            "--config",
-            str(config_folder()),
-            "--port",
-            str(port),
-            "--ready-fd",
-            str(writing),
-            "--end-with-input",
-            stdin=asyncio.subprocess.PIPE,
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pierhead.router", *folders, *told, "--end-with-input"],
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
             env=for_a_process(os.environ),
-            pass_fds=[writing],
+            pass_fds=[writing, plane],
             start_new_session=True,
         )
     os.close(writing)
-    try:
-        yield await _ready(reading, data / "serve.log")
-    finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        await asyncio.shield(process.wait())
+    return reading, process
 
 
-async def _ready(reading: int, log: Path) -> str:
+async def _leave(process: "subprocess.Popen[bytes]", data: Path) -> None:
+    """Let it end, and wait for that, unless it stays for others."""
+    stays = is_used(data)
+    assert process.stdin is not None
+    process.stdin.close()
+    if not stays:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            await asyncio.shield(asyncio.to_thread(process.wait, START_SECONDS))
+
+
+async def _ready(reading: int, data: Path) -> str:
     """Return the address that the started process tells."""
     with os.fdopen(reading, "rb") as pipe:
         try:
@@ -94,8 +162,12 @@ async def _ready(reading: int, log: Path) -> str:
         except TimeoutError:
             line = b""
     if not line:
-        raise fail("the control plane did not start", f"read {log}", UNAVAILABLE)
+        raise _not_started(data)
     return line.decode().strip()
+
+
+def _not_started(data: Path) -> Exception:
+    return fail("the control plane did not start", f"read {data / 'serve.log'}", UNAVAILABLE)
 
 
 async def _answers(place: Place) -> bool:
