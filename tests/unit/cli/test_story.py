@@ -21,6 +21,7 @@ from pierhead.protocol.result import (
     Timings,
 )
 from pierhead.router.cli import follow as module
+from pierhead.router.cli.carry import sent_text
 from pierhead.router.cli.follow import Story, follow, proof_text
 
 STARTED = wire.Started(
@@ -351,3 +352,8 @@ def test_what_is_left_of_a_stopped_build_is_told_in_words() -> None:
     assert "directories /var/tmp/b" in said
     assert "\x1b" not in said
     assert "(" not in said
+
+
+def test_an_upload_is_never_said_to_be_larger_than_its_whole() -> None:
+    assert sent_text(1_100_000, 2_000_000) == "1.1 MB of 2.0 MB"
+    assert sent_text(138, 22) == "138 B"

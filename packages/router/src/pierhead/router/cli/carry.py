@@ -33,7 +33,7 @@ async def _build(asked: Asked, packed: Packed, url: str | None) -> int:
         sent = await upload(client, asked.project, packed, lambda done, _: progress.at(done))
         if sent.sent_bytes and not asked.quiet:
             changed = f"{sent.files} of {packed.files} files changed"
-            tell(f"upload    {changed}, {_amount(sent.sent_bytes, packed.size_bytes)}")
+            tell(f"upload    {changed}, {sent_text(sent.sent_bytes, packed.size_bytes)}")
         view = await _submit(client, asked, sent.context)
         if asked.detach:
             await _tell_replaced(client, view)
@@ -42,7 +42,7 @@ async def _build(asked: Asked, packed: Packed, url: str | None) -> int:
         return await _follow(client, asked, view, may_detach=place is found)
 
 
-def _amount(sent_bytes: int, whole_bytes: int) -> str:
+def sent_text(sent_bytes: int, whole_bytes: int) -> str:
     """Return what was sent of a context; of a tiny one, the frames weigh more than it."""
     if sent_bytes >= whole_bytes:
         return size(sent_bytes)
