@@ -340,6 +340,8 @@ class Coming:
                 while start < arrived:
                     size = min(arrived - start, _PIECE_BYTES)
                     piece = await in_thread(os.pread, file.fileno(), size, start)
+                    if not piece:  # it was cut behind our back: never wait for what does not come
+                        raise UpstreamSilent(f"what came of {self.digest} is gone from the disk")
                     start += len(piece)
                     yield piece
 
