@@ -41,6 +41,8 @@ missing() {
     has nsenter || echo util-linux
     has newuidmap || echo uidmap
     has dockerd || echo docker.io
+    has podman || echo podman
+    has docker-registry || echo docker-registry
     has debootstrap || echo debootstrap
     has zsh || echo zsh
     has fish || echo fish

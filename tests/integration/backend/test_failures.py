@@ -12,6 +12,7 @@ import pytest
 
 from pierhead.protocol.plan import Plan
 from pierhead.protocol.result import Failure
+from pierhead.runner.adapters import cgroup as cgroups
 from pierhead.runner.adapters import isolation
 from pierhead.runner.adapters.buildah import BuilderLostError
 from pierhead.runner.adapters.process import ENVIRONMENT
@@ -326,8 +327,8 @@ async def test_a_builder_that_is_killed_says_nothing_about_the_build(
 
 def buildahs_of(attempt: Attempt) -> list[int]:
     """Return the processes of buildah: itself, and the one that waits for runc."""
-    folder = Path(attempt.groups[0].cgroups[0], "main")
-    pids = [int(line) for line in (folder / "cgroup.procs").read_text().split()]
+    entrance = cgroups.cgroup_of(attempt.order.name).entrances[0]
+    pids = [int(line) for line in (entrance / "cgroup.procs").read_text().split()]
     return [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().startswith("buildah")]
 
 
