@@ -35,6 +35,21 @@ async def test_the_next_build_of_the_project_begins_with_it(bench: Bench) -> Non
     assert not (await lent(bench, attempt)).exists()
 
 
+async def test_a_build_that_ends_before_its_context_came_leaves_the_last_one(
+    bench: Bench,
+) -> None:
+    attempt = bench.attempt("RUN true\n")
+    await attempt.run()
+    assert (await attempt.stop()).clean
+    work = bench.folder / "work" / "ended"
+    work.mkdir()
+    ended = replace(attempt.order, name="ended", work=work, context=work / "context")
+
+    assert (await bench.backend.stop(ended)).clean
+
+    assert (await lent(bench, attempt)).is_dir()
+
+
 async def test_a_step_cannot_write_into_what_the_next_build_begins_with(bench: Bench) -> None:
     steps = "RUN --mount=type=bind,target=/c,rw echo mine > /c/Dockerfile || true\n"
     attempt = bench.attempt(steps)

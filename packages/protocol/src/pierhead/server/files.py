@@ -7,6 +7,7 @@ thread hops.
 
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -24,7 +25,7 @@ PIECE_BYTES: Final = 1024 * 1024
 _RANGE: Final = re.compile(r"bytes=(\d{0,15})-(\d{0,15})\Z")
 
 
-class _RangeBody(Response):
+class RangeBody(ABC, Response):
     """Answers with bytes that do not change, or one range of them.
 
     `etag`: what `If-Range` is compared with.
@@ -52,14 +53,15 @@ class _RangeBody(Response):
         begin = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **begin})
         if scope["method"] != "HEAD" and start < end:
-            await self._send(scope, send, start, end)
+            await self.send_range(scope, send, start, end)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send(self, scope: Scope, send: Send, start: int, end: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def send_range(self, scope: Scope, send: Send, start: int, end: int) -> None:
+        """Send the bytes from `start` to before `end`."""
 
 
-class FileBody(_RangeBody):
+class FileBody(RangeBody):
     """Answers with a file.
 
     Raises:
@@ -76,11 +78,12 @@ class FileBody(_RangeBody):
         with self.file:
             await super().__call__(scope, receive, send)
 
-    async def _send(self, scope: Scope, send: Send, start: int, end: int) -> None:
-        await _send_range(scope, send, self.file.fileno(), start, end)
+    async def send_range(self, scope: Scope, send: Send, start: int, end: int) -> None:
+        """Send it from the file."""
+        await _send_stretch(scope, send, self.file.fileno(), start, end)
 
 
-class PartsBody(_RangeBody):
+class PartsBody(RangeBody):
     """Answers with parts, one after the other."""
 
     def __init__(self, parts: Sequence[Stretch | bytes], *, media_type: str, etag: str) -> None:
@@ -88,7 +91,8 @@ class PartsBody(_RangeBody):
         size = sum(map(_length, parts))
         super().__init__(size, media_type=media_type, etag=etag, headers={})
 
-    async def _send(self, scope: Scope, send: Send, start: int, end: int) -> None:
+    async def send_range(self, scope: Scope, send: Send, start: int, end: int) -> None:
+        """Send it from the parts that it goes over."""
         at = 0
         for part in self._parts:
             low, high = max(start - at, 0), min(end - at, _length(part))
@@ -101,7 +105,7 @@ class PartsBody(_RangeBody):
                 continue
             with part.path.open("rb", buffering=0) as file:
                 begin = part.offset
-                await _send_range(scope, send, file.fileno(), begin + low, begin + high)
+                await _send_stretch(scope, send, file.fileno(), begin + low, begin + high)
 
 
 def _length(part: Stretch | bytes) -> int:
@@ -119,7 +123,7 @@ def _asked(request: Request, size: int, etag: str) -> tuple[int, int] | None:
     return int(first), min(int(last) + 1, size) if last else size
 
 
-async def _send_range(scope: Scope, send: Send, file: int, start: int, end: int) -> None:
+async def _send_stretch(scope: Scope, send: Send, file: int, start: int, end: int) -> None:
     if ZERO_COPY in scope.get("extensions", {}):
         await send(
             {

@@ -1,13 +1,12 @@
 """`/v2/` with `ns=HOST`: images of other registries, as containerd asks its mirrors for them."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope, Send
 
 from pierhead.protocol.digest import parse_digest
 from pierhead.protocol.errors import PierheadError
@@ -16,7 +15,7 @@ from pierhead.router.domain.token import Principal
 from pierhead.router.domain.upstream import registry_host
 from pierhead.router.services.mirror import Coming, Mirror
 from pierhead.router.services.views import written
-from pierhead.server.files import CUT, FileBody
+from pierhead.server.files import CUT, FileBody, RangeBody
 
 DIGEST_HEADER: Final = "Docker-Content-Digest"
 # Seconds since the epoch would do; this is for people who look at it.
@@ -72,39 +71,30 @@ class MirrorHandlers:
         after_cut = _FROM.match(request.headers.get("range", "")) is not None
         found = await self.mirror.blob(who, host, name, digest, after_cut=after_cut)
         if isinstance(found, Coming):
-            return ComingBody(found, headers)
+            return ComingBody(found, headers=headers)
         try:
             return FileBody(found, media_type=_BLOB, etag=digest, headers=headers)
         except FileNotFoundError as error:  # it was just given up
             raise NotFound(f"{host}/{name} has no blob {digest} any more") from error
 
 
-class ComingBody(Response):
-    """Answers with a blob that is still coming in; `bytes=N-` begins there, as after a cut."""
+class ComingBody(RangeBody):
+    """Answers with a blob that still comes in. When it comes to nothing, it stays unfinished."""
 
-    def __init__(self, coming: Coming, headers: Mapping[str, str]) -> None:
+    def __init__(self, coming: Coming, *, headers: dict[str, str]) -> None:
         self.coming = coming
-        super().__init__(media_type=_BLOB, headers={**headers, "Accept-Ranges": "bytes"})
+        size = coming.size_bytes or 0
+        super().__init__(size, media_type=_BLOB, etag=coming.digest, headers=headers)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it as it comes. When it comes to nothing, the answer stays unfinished."""
-        size, start = self.coming.size_bytes or 0, 0
-        asked = _FROM.match(Request(scope).headers.get("range", ""))
-        if asked is not None and int(asked[1]) < size:
-            start, self.status_code = int(asked[1]), 206
-            self.headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"
-        self.headers["Content-Length"] = str(size - start)
-        begin = {"type": "http.response.start", "status": self.status_code}
-        await send({**begin, "headers": self.raw_headers})
+    async def send_range(self, scope: Scope, send: Send, start: int, end: int) -> None:
+        """Send it as it comes."""
         try:
-            async for piece in self.coming.read(start, size):
+            async for piece in self.coming.read(start, end):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         except (Refused, PierheadError):
             if CUT not in scope.get("extensions", {}):
                 raise
             await send({"type": CUT})  # whoever brings it in has logged why
-            return
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _digest(text: str) -> str:

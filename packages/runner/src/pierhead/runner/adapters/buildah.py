@@ -440,9 +440,11 @@ class BuildahBackend:
 
 def _keep_context(context: Path, kept: Path) -> None:
     """Keep a context for the next build, which compares it; unless the disk has no room for it."""
+    if not context.is_dir():
+        return  # it ended before its context came: what is kept is still the last one
     remove_tree(kept)
     if not disk_of(kept.parent).is_low:
-        with contextlib.suppress(OSError):  # there may be none
+        with contextlib.suppress(OSError):  # whatever went wrong, the next one comes whole
             context.rename(kept)
 
 
