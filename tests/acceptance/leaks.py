@@ -81,11 +81,18 @@ class Hunt:
             if not process.name.isdigit():
                 continue
             with contextlib.suppress(OSError):
-                command = (process / "cmdline").read_bytes()
-                self.look("cmdline of a process", command)
-                if self._besides not in command:
-                    self.look("environ of a process", (process / "environ").read_bytes())
+                self._look_at(process)
         self.samples += 1
+
+    def _look_at(self, process: Path) -> None:
+        """Read the command line twice: while a program starts it is empty, its environment not."""
+        before = (process / "cmdline").read_bytes()
+        environ = (process / "environ").read_bytes()
+        commands = before, (process / "cmdline").read_bytes()
+        for command in commands:
+            self.look("cmdline of a process", command)
+        if not any(self._besides in command for command in commands):
+            self.look("environ of a process", environ)
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -14,7 +14,8 @@ import pytest
 from pierhead.runner.adapters import network as networks
 from pierhead.runner.adapters.buildah import BuildahBackend
 from pierhead.runner.adapters.cgroup import cgroup_of
-from tests.integration.backend.conftest import Attempt, Bench
+from pierhead.runner.ports import Built
+from tests.integration.backend.conftest import Attempt, Bench, call
 
 # A child that ignores TERM, in a session of its own, whose parent is gone.
 STUBBORN = "RUN (setsid sh -c \"trap '' TERM HUP INT; while :; do sleep 617; done\" &); "
@@ -101,6 +102,24 @@ async def test_a_stop_leaves_the_neighbours_build_and_the_cache_alone(bench: Ben
     again = bench.attempt("RUN true\n")
     await again.run()
     assert b"Using cache" in again.output
+
+
+async def test_a_store_that_a_broken_builder_left_mounted_is_released(
+    tmp_path: Path, isolates: Path
+) -> None:
+    folder = tmp_path / "a b"  # whose name is escaped in the list of mounts
+    folder.mkdir()
+    bench = Bench(folder, isolates)
+    attempt = bench.attempt("RUN true\n")
+    assert isinstance(await attempt.run(), Built), attempt.output.decode()
+    (overlay,) = folder.rglob("storage/overlay")
+    await call("mount", "--bind", overlay, overlay)
+
+    proof = await attempt.stop()
+
+    assert proof.clean, proof
+    assert not os.path.ismount(overlay)
+    assert found_by_looking(attempt.order.name, attempt.order.work) == []
 
 
 async def test_a_sweep_removes_what_a_killed_runner_left(bench: Bench) -> None:

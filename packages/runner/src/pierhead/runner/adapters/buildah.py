@@ -15,6 +15,7 @@ import ipaddress
 import json
 import math
 import os
+import re
 import shutil
 import sys
 import zlib
@@ -42,6 +43,7 @@ from pierhead.runner.adapters.isolation import Room
 from pierhead.runner.adapters.probe import Note, reaches_us, write_context
 from pierhead.runner.adapters.process import kill_group, run, start_in
 from pierhead.runner.adapters.relay import Relay
+from pierhead.runner.adapters.room import DETACH, unmount
 from pierhead.runner.adapters.shelter import close_shelter, open_shelter
 from pierhead.runner.adapters.workspace import disk_of
 from pierhead.runner.domain import probe as probes
@@ -482,6 +484,7 @@ async def _clear_store(store: Store) -> None:
     for container in _children(Path(store.runtime)):
         await run("runc", "--root", store.runtime, "delete", "-f", container)
     await asyncio.to_thread(close_shelter, store)
+    await asyncio.to_thread(_release_mounts, Path(store.root))
 
 
 async def _containers(home: Path) -> tuple[str, ...]:
@@ -733,12 +736,29 @@ def _has_content(store: Store) -> bool:
     return Path(store.root, "overlay").exists()
 
 
+def _release_mounts(folder: Path) -> None:
+    """Detach what is mounted below a folder, the innermost first.
+
+    While buildah works, its store is mounted onto itself. When it gives up in between (its disk is
+    full, say), the mount stays. What cannot be released is told by the next look.
+    """
+    for point in reversed(_mounts_below(folder)):
+        with contextlib.suppress(OSError):
+            unmount(point, DETACH)
+
+
 def _mounts_below(folder: Path) -> list[str]:
-    """Return the mount points below a folder, as this process sees them."""
+    """Return the mount points below a folder, as this process sees them, outermost first."""
     below = f"{folder}/"
-    with open("/proc/self/mounts") as mounts:
-        points = [line.split()[1] for line in mounts]
+    with open("/proc/self/mounts", "rb") as mounts:
+        points = [_unescape(line.split(b" ")[1]) for line in mounts]
     return [point for point in points if point.startswith(below)]
+
+
+def _unescape(point: bytes) -> str:
+    """Undo the octal form that getmntent(3) describes, which blanks and backslashes have."""
+    plain = re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), point)
+    return os.fsdecode(plain)
 
 
 def _children(folder: Path) -> list[str]:
