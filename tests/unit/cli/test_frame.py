@@ -1,13 +1,14 @@
 """Whatever goes wrong, `pierhead` says it in one sentence, with a next step and the right code."""
 
 import tomllib
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import pytest
 import typer
 
-from pierhead.protocol.cli import commands
+from pierhead.protocol.cli import commands, running
 from pierhead.protocol.cli import main as frame
 from pierhead.protocol.cli.commands import COMMANDS, Command
 from pierhead.protocol.cli.speak import INTERRUPTED, OK, REFUSED, UNAVAILABLE, USAGE, Progress
@@ -27,7 +28,7 @@ def command(name: str, as_json: Annotated[bool, typer.Option("--json")] = False)
 @pytest.fixture
 def only(monkeypatch: pytest.MonkeyPatch) -> None:
     there = Command("everyday", "build", "", "", f"{__name__}:command")
-    monkeypatch.setattr(frame, "find", lambda name: there if name == "build" else None)
+    monkeypatch.setattr(running, "find", lambda name: there if name == "build" else None)
 
 
 def raised(error: BaseException, *more: str) -> int:
@@ -53,6 +54,23 @@ def test_the_table_has_every_command_that_the_distributions_declare() -> None:
 
 def test_a_command_whose_code_is_not_there_is_not_installed() -> None:
     assert not Command("more", "x", "", "", "pierhead.nowhere.cli.x:command").installed
+
+
+def test_other_distributions_add_commands_and_cannot_replace_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "theirs-1.0.dist-info"
+    theirs.mkdir()
+    (theirs / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (theirs / "entry_points.txt").write_text(
+        "[console_scripts]\nelse = their:main\n\n"
+        f"[{commands.GROUP}]\nship = their.cli:app\nbuild = their.cli:build\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert [one.name for one in commands.installed() if one not in COMMANDS] == ["ship"]
+    assert commands.find("ship") == Command("more", "ship", "of theirs", "theirs", "their.cli:app")
+    assert commands.find("else") is None
 
 
 @pytest.mark.usefixtures("only")

@@ -5,9 +5,10 @@ memory. What a name may be is in `context`; nothing here touches a disk.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 BLOCK: Final = 512
 NAME_BYTES_MAX: Final = 4096  # PATH_MAX
@@ -30,8 +31,7 @@ class ArchiveError(Exception):
     """The bytes are not a tar, or hold what has no place in a context."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(Struct, frozen=True, kw_only=True):
     """One entry. Names are bytes: no encoding is assumed."""
 
     name: bytes

@@ -7,8 +7,9 @@ that could not change the answer for a folder is not tried there, and so not inh
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 _SPECIAL: Final = re.compile(r"[*?\[\\]")
 _ONE: Final = r"(?:\\.|[^\\\]\-])"
@@ -16,8 +17,7 @@ _BRACKET: Final = re.compile(rf"\[(\^?+)((?:{_ONE}(?:-{_ONE})?)+)\]", re.DOTALL)
 _IN_BRACKET: Final = re.compile(r"\\(.)|(-)|(.)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Struct, frozen=True):
     """One line of the file."""
 
     text: str

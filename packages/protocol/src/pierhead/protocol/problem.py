@@ -5,7 +5,6 @@ The title and the status of a type never change; `detail` says what happened, `h
 command or step: no refusal is without one.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -14,8 +13,7 @@ URN: Final = "urn:pierhead:problem:"
 PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
 
 
-@dataclass(frozen=True, slots=True)
-class ProblemType:
+class ProblemType(msgspec.Struct, frozen=True):
     """One kind of refusal: its slug, HTTP status and title."""
 
     slug: str

@@ -5,7 +5,6 @@ are told the place, what belongs there, and an example. A value is never repeate
 """
 
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -17,16 +16,14 @@ _NAME: Final = re.compile(r"\.(?P<field>\w+)|\[(?P<index>[^\]]*)\]")
 _KINDS: Final = {"boolean": "true or false", "object": "an object", "number": "a number"}
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """What a value has to be; `example`: one that is right, or empty."""
 
     words: str
     example: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Complaint:
+class Complaint(msgspec.Struct, frozen=True):
     """What is wrong with a document; no hint: nothing better than the usual one is known."""
 
     text: str

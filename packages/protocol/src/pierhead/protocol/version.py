@@ -5,8 +5,7 @@ before it, and each version only ever adds to the one before: unknown fields are
 sides that were released far apart still find a version that both speak, or say which is the older.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 PROTOCOL: Final = 1
 PROTOCOL_HEADER: Final = "Pierhead-Protocol"
@@ -15,15 +14,14 @@ OFFSET_HEADER: Final = "Upload-Offset"
 RELEASE: Final = "0.1.0"
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
+class Versions(NamedTuple):
     """The versions that one side speaks, from the oldest to the newest."""
 
     low: int
     high: int
 
-    def __contains__(self, version: int) -> bool:
-        return self.low <= version <= self.high
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.low <= version <= self.high
 
     def common(self, other: "Versions") -> int | None:
         """Return the newest version that both sides speak, if there is one."""

@@ -1,38 +1,16 @@
-"""`pierhead COMMAND`: finds the command among what is installed, and ends with the right code.
+"""`pierhead`: the page and the version at once, or the command that was asked for.
 
-Only the command that was asked for is imported, and only what it needs before its first line: that
-has to come within a blink.
+Nothing that commands are made of is imported here: it takes most of the time of a start.
 """
 
+import importlib
 import os
 import sys
-from typing import Final
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from pierhead.protocol.cli.commands import COMMANDS, Command, find, installed
-from pierhead.protocol.cli.speak import (
-    INTERRUPTED,
-    OK,
-    REFUSED,
-    USAGE,
-    CommandFailed,
-    fail,
-    fail_with,
-    give,
-    speak_json,
-)
-from pierhead.protocol.errors import PierheadError
+from pierhead.protocol.cli.commands import Command, installed
 from pierhead.protocol.version import RELEASE
-
-# A module that is missing, and what brings it.
-_BRINGS: Final = {
-    "starlette": "pierhead-router[server]",
-    "uvicorn": "pierhead-router[server]",
-    "uvloop": "pierhead-router[server]",
-    "sqlalchemy": "pierhead-router[server]",
-    "structlog": "pierhead-router[server]",
-    "pierhead.runner": "pierhead-runner",
-    "pierhead.router": "pierhead-router",
-}
 
 
 def main() -> None:
@@ -43,31 +21,37 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     name = arguments[0] if arguments else "--help"
-    if name in {"--help", "-h", "help"}:
-        for line in page(installed()).split("\n"):
-            give(line)
-        return OK
-    if name in {"--version", "-V"}:
-        give(f"pierhead {RELEASE}")
-        return OK
-    speak_json("--json" in arguments)
     try:
-        command = find(name)
-        if command is None:
-            raise _unknown(name)
-        return _run(command, arguments[1:])
-    except CommandFailed as failed:
-        return failed.code
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except PierheadError as error:
-        return fail_with(error).code
+        if name in {"--help", "-h", "help"}:
+            print(page(installed()), flush=True)
+            return os.EX_OK
+        if name in {"--version", "-V"}:
+            print(f"pierhead {RELEASE}", flush=True)
+            return os.EX_OK
+        with _passed_over("typing_extensions"):
+            # msgspec takes from there what this Python has itself; loading it takes longer than
+            # all the rest of msgspec.
+            importlib.import_module("msgspec")
+        from pierhead.protocol.cli.running import run_command  # noqa: PLC0415 - not for the page
+
+        return run_command(name, arguments[1:])
     except BrokenPipeError:
         # Whoever read our output has enough; the interpreter must not complain at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
+        return os.EX_OK
+
+
+@contextmanager
+def _passed_over(name: str) -> Iterator[None]:
+    """Make an import believe that a module is not installed, unless it is loaded already."""
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
     finally:
-        speak_json(False)
+        del sys.modules[name]
 
 
 def page(commands: list[Command]) -> str:
@@ -79,67 +63,3 @@ def page(commands: list[Command]) -> str:
         lines.append(f"{group:10} {command.name:11} {command.summary}")
         shown = command.group
     return "\n".join([*lines, "", "pierhead COMMAND --help says more."])
-
-
-def _unknown(name: str) -> CommandFailed:
-    for command in COMMANDS:
-        if command.name == name:
-            text = f"the command {name} is not installed on this machine"
-            return fail(text, f"pip install '{command.package}'", USAGE)
-    return fail(f"there is no command {name}", "pierhead --help", USAGE)
-
-
-def _run(command: Command, arguments: list[str]) -> int:
-    # Only now, and not for the page: it takes most of the time of a start.
-    from typer.exceptions import Abort, TyperException  # noqa: PLC0415
-
-    from pierhead.protocol.cli.tree import app_of  # noqa: PLC0415
-    from pierhead.protocol.cli.usage import wrong_usage  # noqa: PLC0415
-
-    # httpx would import a command line of its own, which costs as much as all the rest of a start.
-    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
-    try:
-        app = app_of(command.load())
-        # A command's module may look at its arguments before they are parsed: to say more than
-        # that an option is unknown, and to take what others write in another way.
-        prepare = getattr(sys.modules[command.module], "prepare_arguments", None)
-        if prepare is not None:
-            arguments = prepare(arguments)
-        code = app(args=arguments, prog_name=f"pierhead {command.name}", standalone_mode=False)
-    except ModuleNotFoundError as error:
-        raise _missing(command.name, error) from error
-    except TyperException as error:
-        raise wrong_usage(command.name, error) from error
-    except Abort:
-        return INTERRUPTED
-    except OSError as error:
-        where = f": {_shown(error.filename)}" if error.filename else ""
-        hint = "look at its path and its rights" if where else f"pierhead {command.name} --help"
-        raise fail(f"{error.strerror or error}{where}", hint, REFUSED) from error
-    except UnicodeEncodeError as error:
-        raise fail("an argument is not text in UTF-8", "write it in another way", USAGE) from error
-    except BaseException as error:
-        if _is_cancelled(error):
-            return INTERRUPTED
-        raise
-    return code if isinstance(code, int) else OK
-
-
-def _is_cancelled(error: BaseException) -> bool:
-    """Say whether it is asyncio's; a command that never imported asyncio cannot raise it."""
-    asyncio = sys.modules.get("asyncio")
-    return asyncio is not None and isinstance(error, asyncio.CancelledError)
-
-
-def _shown(path: str | bytes | int) -> str:
-    """Return a path as text that every terminal takes."""
-    return os.fsencode(path).decode("utf-8", "replace") if not isinstance(path, int) else str(path)
-
-
-def _missing(name: str, error: ModuleNotFoundError) -> CommandFailed:
-    module = error.name or ""
-    package = next(
-        (brings for prefix, brings in _BRINGS.items() if module.startswith(prefix)), None
-    )
-    hint = f"pip install '{package}'" if package else f"install {module} beside pierhead"
-    return fail(f"{name} needs {module}, which is not installed", hint, USAGE)

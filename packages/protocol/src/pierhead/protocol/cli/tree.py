@@ -1,13 +1,12 @@
 """The commands with their flags as values, for whatever writes about them: manual, completion."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import typer
 from typer.main import get_command
 
 from pierhead.protocol.cli.commands import Command
+from pierhead.protocol.cli.running import app_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,15 +28,6 @@ class Node:
     arguments: tuple[str, ...]  # "BUILD_ID"
     flags: tuple[Flag, ...]
     children: tuple["Node", ...] = ()
-
-
-def app_of(loaded: typer.Typer | Callable[..., None]) -> typer.Typer:
-    """Return what was loaded as an app."""
-    if isinstance(loaded, typer.Typer):
-        return loaded
-    app = typer.Typer(add_completion=False)
-    app.command()(loaded)
-    return app
 
 
 def tree_of(command: Command) -> Node:

@@ -3,8 +3,9 @@
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 # Looking at so many files takes a tenth of a second; what is left out may hold many more.
 _LOOKS_MAX: Final = 20_000
@@ -12,8 +13,7 @@ _BIGGEST: Final = 5
 _LARGE: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOut(Struct, frozen=True):
     """Something that the ignore file leaves out."""
 
     path: str

@@ -9,9 +9,10 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
+
+from msgspec import Struct, field
 
 from pierhead.protocol.archive import ArchiveError, Kind, Member
 from pierhead.protocol.client.known import Known
@@ -39,8 +40,7 @@ class Source(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class FolderContent:
+class FolderContent(Struct, frozen=True):
     """Reads chunks of files in a folder, and of those that come on top of it."""
 
     root: Path
@@ -64,8 +64,7 @@ class FolderContent:
             raise _unreadable(source.name, error) from error
 
 
-@dataclass(slots=True)
-class Packed:
+class Packed(Struct):
     """A context, described."""
 
     digest: Digest  # of the tree

@@ -5,16 +5,16 @@ It is read before the first line is told, so nothing here imports what speaks to
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct
 
 from pierhead.protocol.cli.speak import USAGE, fail
 from pierhead.protocol.plan import IfNobody, Plan
 from pierhead.router.cli.flags import Output
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Wish(Struct, frozen=True, kw_only=True):
     """What is wanted beside the image in the registry."""
 
     outputs: tuple[Output, ...] = ()
@@ -64,8 +64,7 @@ def _option_of(wish: Wish, file: Path) -> str:
     return "--metadata-file" if file == wish.metadata_file else "-o"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """What the command line asks for."""
 
     folder: Path
@@ -84,5 +83,7 @@ class Asked:
     as_json: bool
     detach: bool
     raw: bool
-    secrets: Mapping[str, bytes] = field(repr=False)
+    secrets: Mapping[str, bytes]
     allow_secret_args: bool
+
+    __repr__ = object.__repr__  # the secrets are not to be shown

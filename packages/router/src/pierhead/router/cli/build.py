@@ -22,7 +22,7 @@ from pierhead.protocol.ids import EnvironmentName, GroupName, ProjectName, Repla
 from pierhead.protocol.plan import TIMEOUT_SECONDS_MAX, IfNobody, Name, Plan
 from pierhead.router.cli import flags
 from pierhead.router.cli.asked import Asked, Wish, check_wish
-from pierhead.router.cli.secret import read_secrets, tell_notes
+from pierhead.router.cli.secret import read_secrets
 from pierhead.router.domain.errors import Refused
 from pierhead.router.domain.secretlike import require_no_secret
 
@@ -181,7 +181,6 @@ def _tell_context(asked: Asked, packed: Packed) -> None:
     tell(f"context   {packed.files} files, {size(packed.size_bytes)}{left}")
     for warning in packed.warnings:
         tell(f"note      {warning}")
-    tell_notes(asked.secrets)
 
 
 def _refuse_secret_arguments(plan: Plan) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Mapping
 from typing import Final
 
 from pierhead.protocol.build import BuildView
@@ -12,6 +13,7 @@ from pierhead.protocol.client.pack import Packed
 from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.client.upload import upload
 from pierhead.protocol.plan import ContextRef, Submit
+from pierhead.protocol.redact import SHORTEST
 from pierhead.router.cli.asked import Asked
 from pierhead.router.cli.deliver import deliver
 from pierhead.router.cli.follow import Story, follow
@@ -23,7 +25,18 @@ SUBMIT_SECONDS: Final = 60.0
 
 def carry(asked: Asked, packed: Packed, url: str | None) -> int:
     """Have it built, and return the exit code."""
+    if not asked.quiet:
+        _tell_notes(asked.secrets)
     return asyncio.run(_build(asked, packed, url))
+
+
+def _tell_notes(secrets: Mapping[str, bytes]) -> None:
+    """Say which values cannot be kept out of a log."""
+    for name, value in secrets.items():
+        if not value:
+            tell(f"note      the secret {name} is empty")
+        elif len(value.strip()) < SHORTEST:
+            tell(f"note      the secret {name} is too short to be hidden when a step prints it")
 
 
 async def _build(asked: Asked, packed: Packed, url: str | None) -> int:

@@ -6,8 +6,9 @@ Nothing here waits or prints a story; a value that cannot be meant ends the comm
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct
 
 from pierhead.protocol.cli.given import checked
 from pierhead.protocol.cli.speak import USAGE, CommandFailed, fail
@@ -66,8 +67,7 @@ _SIZE: Final = re.compile(r"([0-9]{1,15})([bkmg]?)b?", re.I)
 OutputKind: TypeAlias = Literal["oci", "docker", "tar"]
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """A file that gets the image; `-` is stdout."""
 
     kind: OutputKind

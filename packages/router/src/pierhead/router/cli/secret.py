@@ -7,20 +7,17 @@ import csv
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from pierhead.protocol.cli.speak import USAGE, fail, tell
+from pierhead.protocol.cli.speak import USAGE, fail
 from pierhead.protocol.ids import SECRET_PATTERN, SecretId
 from pierhead.protocol.plan import SECRETS_BYTES_MAX, SECRETS_MAX
-from pierhead.protocol.redact import SHORTEST
 from pierhead.protocol.shape import shape_of
 
 _EXAMPLE: Final = "write it like --secret id=npm,env=NPM_TOKEN or --secret id=npm,src=FILE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(NamedTuple):
     """Where a secret comes from: an environment variable or a file; neither: what there is."""
 
     id: str
@@ -62,15 +59,6 @@ def parse_source(text: str) -> Source:
     if kind == "env" and not env:
         file, env = "", file
     return Source(id=secret_id, env=env, file=file)
-
-
-def tell_notes(values: Mapping[str, bytes]) -> None:
-    """Say which values cannot be kept out of a log."""
-    for name, value in values.items():
-        if not value:
-            tell(f"note      the secret {name} is empty")
-        elif len(value.strip()) < SHORTEST:
-            tell(f"note      the secret {name} is too short to be hidden when a step prints it")
 
 
 def _read(source: Source, environment: Mapping[bytes, bytes]) -> bytes:

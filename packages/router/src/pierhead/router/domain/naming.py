@@ -1,8 +1,9 @@
 """Names of projects, tags and references."""
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from pierhead.protocol.ids import PROJECT_PATTERN, TAG_PATTERN
 from pierhead.router.domain.errors import InvalidRequest
@@ -11,8 +12,7 @@ _PROJECT: Final = re.compile(PROJECT_PATTERN)
 _TAG: Final = re.compile(TAG_PATTERN)
 
 
-@dataclass(frozen=True, slots=True)
-class TagName:
+class TagName(Struct, frozen=True):
     """A `-t` value, taken apart: `NAME[:TAG]`."""
 
     project: str
