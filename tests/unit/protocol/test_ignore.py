@@ -118,6 +118,18 @@ def test_a_folder_is_entered_only_where_something_may_be_kept(
     assert parse_ignore(["*", keep]).may_keep_below(folder) is may
 
 
+@given(
+    st.lists(
+        st.sampled_from(["a", "b", "*", "**", "?", "/", "[ab]", r"\a", r"\*", "]"]), min_size=1
+    ),
+    st.text(alphabet="ab/*]", min_size=1, max_size=6),
+)
+def test_what_fits_a_pattern_ends_as_it_does(pieces: list[str], path: str) -> None:
+    """So a look at the end of a path is enough for most."""
+    ignore = parse_ignore(["".join(pieces)])
+    assert ignore.look(path)[0] is any(one.regex.match(path) for one in ignore.patterns)
+
+
 PIECES = st.sampled_from(["a", "b", "*", "**", "?", "/", "[ab]"])
 PATHS = st.lists(st.sampled_from(["a", "b", "ab"]), min_size=2, max_size=4)
 

@@ -6,9 +6,7 @@ memory. What a name may be is in `context`; nothing here touches a disk.
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import Final, Protocol
-
-from msgspec import Struct
+from typing import Final, NamedTuple, Protocol
 
 BLOCK: Final = 512
 NAME_BYTES_MAX: Final = 4096  # PATH_MAX
@@ -31,7 +29,7 @@ class ArchiveError(Exception):
     """The bytes are not a tar, or hold what has no place in a context."""
 
 
-class Member(Struct, frozen=True, kw_only=True):
+class Member(NamedTuple):
     """One entry. Names are bytes: no encoding is assumed."""
 
     name: bytes

@@ -7,22 +7,26 @@ that could not change the answer for a folder is not tried there, and so not inh
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
-
-from msgspec import Struct
+from typing import Final, NamedTuple
 
 _SPECIAL: Final = re.compile(r"[*?\[\\]")
+_SPECIAL_OR_CLOSED: Final = re.compile(r"[*?\[\]\\]")
 _ONE: Final = r"(?:\\.|[^\\\]\-])"
 _BRACKET: Final = re.compile(rf"\[(\^?+)((?:{_ONE}(?:-{_ONE})?)+)\]", re.DOTALL)
 _IN_BRACKET: Final = re.compile(r"\\(.)|(-)|(.)", re.DOTALL)
 
 
-class Pattern(Struct, frozen=True):
+class Pattern(NamedTuple):
     """One line of the file."""
 
     text: str
     keeps: bool  # it began with `!`
     regex: re.Pattern[str]
+
+    @property
+    def end(self) -> str:
+        """What every path ends with that fits; of many patterns, nothing."""
+        return _SPECIAL_OR_CLOSED.split(self.text)[-1].lstrip("/")
 
     def may_fit_below(self, folder: str) -> bool:
         """Say whether something in a folder may fit; never wrong when it says no."""
@@ -36,23 +40,30 @@ class Ignore:
     """All patterns of a context."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
-        self._patterns = patterns
+        self.patterns = patterns
         self._keeping = [pattern for pattern in patterns if pattern.keeps]
-        # Most paths fit nothing: one look at all patterns together says so.
-        every = "|".join(f"(?:{pattern.regex.pattern})" for pattern in patterns)
-        self._any = re.compile(every or r"(?!)", re.DOTALL)
-        self._none = (False,) * len(patterns)
+        # Most paths fit nothing. What fits a pattern has the same plain end, and of those patterns
+        # that have none, one look at all of them together says so.
+        self._ends = tuple({pattern.end for pattern in patterns if pattern.end})
+        endless = [pattern.regex.pattern for pattern in patterns if not pattern.end]
+        every = "|".join(f"(?:{one})" for one in endless)
+        self._endless = re.compile(every, re.DOTALL) if endless else None
+        self._nothing = False, (False,) * len(patterns)
 
     def look(self, path: str, above: tuple[bool, ...] = ()) -> tuple[bool, tuple[bool, ...]]:
         """Say whether a path is left out, and which patterns fit it.
 
         `above` says which patterns fit the folder that the path is in.
         """
-        if True not in above and self._any.match(path) is None:
-            return False, self._none
+        if (
+            not path.endswith(self._ends)
+            and True not in above
+            and (self._endless is None or self._endless.match(path) is None)
+        ):
+            return self._nothing
         out = False
         fits = []
-        for number, pattern in enumerate(self._patterns):
+        for number, pattern in enumerate(self.patterns):
             fit = above[number] if above else False
             if not fit and pattern.keeps == out:
                 fit = pattern.regex.match(path) is not None

@@ -5,7 +5,7 @@ The title and the status of a type never change; `detail` says what happened, `h
 command or step: no refusal is without one.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -13,7 +13,7 @@ URN: Final = "urn:pierhead:problem:"
 PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
 
 
-class ProblemType(msgspec.Struct, frozen=True):
+class ProblemType(NamedTuple):
     """One kind of refusal: its slug, HTTP status and title."""
 
     slug: str

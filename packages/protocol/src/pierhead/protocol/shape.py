@@ -5,7 +5,7 @@ are told the place, what belongs there, and an example. A value is never repeate
 """
 
 import re
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -16,14 +16,14 @@ _NAME: Final = re.compile(r"\.(?P<field>\w+)|\[(?P<index>[^\]]*)\]")
 _KINDS: Final = {"boolean": "true or false", "object": "an object", "number": "a number"}
 
 
-class Shape(msgspec.Struct, frozen=True):
+class Shape(NamedTuple):
     """What a value has to be; `example`: one that is right, or empty."""
 
     words: str
     example: str = ""
 
 
-class Complaint(msgspec.Struct, frozen=True):
+class Complaint(NamedTuple):
     """What is wrong with a document; no hint: nothing better than the usual one is known."""
 
     text: str

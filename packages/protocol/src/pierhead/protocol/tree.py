@@ -83,11 +83,6 @@ def describe(kind: Kind, name: bytes, executable: bool, size: int, rest: bytes) 
     return _HEAD.pack(kind.value, executable, len(name), size) + name + rest
 
 
-def describe_file(name: bytes, executable: bool, size: int, digests: bytes) -> bytes:
-    """Return what `describe` gives of a file: trees are files for the most part."""
-    return _HEAD.pack(b"0", executable, len(name), size) + name + digests
-
-
 def described(entry: Entry) -> bytes:
     """Return what the tree's digest is over, for one entry."""
     size, rest = entry.size, entry.digests
@@ -136,6 +131,13 @@ class Pages:
             or len(entries) == PAGE_ENTRIES_MAX
         ):
             self.end_page()
+
+    def add_file(
+        self, name: bytes, executable: bool, size: int, mtime: int, digests: bytes
+    ) -> None:
+        """Add a file: trees are files for the most part, so this saves what `describe` looks up."""
+        description = _HEAD.pack(b"0", executable, len(name), size) + name + digests
+        self.add(name, description, mtime, size)
 
     def end_page(self) -> None:
         """End the page that is under way, if there is one."""

@@ -10,14 +10,32 @@ import hashlib
 import os
 import time
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
-_Seen: TypeAlias = tuple[int, int, int, int, bytes]  # size, mtime, ctime, inode, digests
 # The coarsest times that a file system in use has are two seconds apart (FAT).
 SETTLED_NS: Final = 2 * 10**9
 KEPT_SECONDS: Final = 30 * 24 * 3600
+
+
+class _Seen(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """How a file looked, and the digests of its content; the collector need not look at it."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    digests: bytes
+
+    def is_still(self, status: os.stat_result) -> bool:
+        """Say whether a file looks as it did."""
+        return (
+            self.mtime_ns == status.st_mtime_ns
+            and self.size == status.st_size
+            and self.ctime_ns == status.st_ctime_ns
+            and self.inode == status.st_ino
+        )
 
 
 class _Document(msgspec.Struct, array_like=True):
@@ -40,15 +58,17 @@ class Known:
     def find(self, name: bytes, status: os.stat_result) -> bytes | None:
         """Return the digests of a file that is as it was; none: it has to be read."""
         seen = self._before.get(name)
-        if seen is None or seen[:4] != _look(status):
+        if seen is None or not seen.is_still(status):
             return None
         self._now[name] = seen
-        return seen[4]
+        return seen.digests
 
     def note(self, name: bytes, status: os.stat_result, digests: bytes) -> None:
         """Remember a file that was read."""
         if max(status.st_mtime_ns, status.st_ctime_ns) < self._settled_ns:
-            self._now[name] = (*_look(status), digests)
+            self._now[name] = _Seen(
+                status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, digests
+            )
 
     @classmethod
     def load(cls, root: Path, folder: Path | None = None) -> "Known":
@@ -76,10 +96,6 @@ class Known:
                 output.write(msgspec.msgpack.encode(document))
             fresh.replace(file)
             _forget_old(file.parent)
-
-
-def _look(status: os.stat_result) -> tuple[int, int, int, int]:
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def _file(root: Path, folder: Path | None) -> Path:

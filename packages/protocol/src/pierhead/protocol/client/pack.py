@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct, field
 
@@ -23,7 +23,7 @@ from pierhead.protocol.errors import Invalid
 from pierhead.protocol.ignore import Ignore, kept_by_builders, parse_ignore
 from pierhead.protocol.plan import CONTEXT_BYTES_MAX, CONTEXT_FILES_MAX
 from pierhead.protocol.problem import problem
-from pierhead.protocol.tree import CHUNK_BYTES, Pages, describe, describe_file
+from pierhead.protocol.tree import CHUNK_BYTES, Pages, describe
 
 _LEFT_OUT_MAX: Final = 1000
 _NAMES: Final = ("utf-8", "surrogateescape")
@@ -32,8 +32,8 @@ _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXE
 Extra: TypeAlias = "dict[bytes, bytes | Extra]"
 
 
-class Source(NamedTuple):
-    """Where the content of a chunk is."""
+class Source(Struct, frozen=True, gc=False):
+    """Where the content of a chunk is. There are many, so the collector need not look at them."""
 
     name: bytes  # of the file
     offset: int
@@ -178,7 +178,7 @@ class _Walk:
         """Describe what is in a folder; none: in one that only has extra files."""
         before = self.size
         with os.scandir(descriptor) if descriptor is not None else _NO_ENTRIES as found:
-            entries = {entry.name.encode(*_NAMES): entry for entry in found}
+            entries = {entry.name.encode("utf-8", "surrogateescape"): entry for entry in found}
         if extra:
             self._with_extra(descriptor, below, above, extra, entries)
         else:
@@ -288,7 +288,7 @@ class _Walk:
             mode = status.st_mode
             if stat.S_ISREG(mode):
                 size, digests = self._content(descriptor, entry.name, name, status)
-                self._file(name, mode & 0o111 != 0, size, int(status.st_mtime), digests)
+                self._file(name, mode & 0o111 != 0, size, status[stat.ST_MTIME], digests)
             elif stat.S_ISLNK(mode):
                 self.files += 1
                 target = os.readlink(os.fsencode(entry.name), dir_fd=descriptor)
@@ -303,7 +303,7 @@ class _Walk:
     def _file(self, name: bytes, executable: bool, size: int, mtime: int, digests: bytes) -> None:
         self.files += 1
         self.size += size
-        self.pages.add(name, describe_file(name, executable, size, digests), mtime, size)
+        self.pages.add_file(name, executable, size, mtime, digests)
 
     def _content(
         self, descriptor: int | None, short: str, name: bytes, status: os.stat_result
@@ -317,16 +317,16 @@ class _Walk:
         if self._known is not None:
             digests = self._known.find(name, status)
             if digests is not None:
-                self._note_all(digests, name, size)
+                self._note_known(digests, name, size)
                 return size, digests
         if status.st_nlink > 1 and (status.st_dev, status.st_ino) in self._inodes:
             return self._inodes[status.st_dev, status.st_ino]
-        read, digests = self._read(descriptor, short, name, size)
+        size, digests = self._read(descriptor, short, name, size)
         if self._known is not None:
             self._known.note(name, status, digests)
         if status.st_nlink > 1:
-            self._inodes[status.st_dev, status.st_ino] = (read, digests)
-        return read, digests
+            self._inodes[status.st_dev, status.st_ino] = (size, digests)
+        return size, digests
 
     def _read(
         self, descriptor: int | None, short: str, name: bytes, size: int
@@ -336,8 +336,10 @@ class _Walk:
             if size <= CHUNK_BYTES:
                 data = os.read(file, size + 1)  # one more, to see whether it grew
                 if len(data) == size:
-                    found = hashlib.sha256(data).digest()
-                    return size, self._note(found, name, 0, size) if data else b""
+                    found = hashlib.sha256(data).digest() if data else b""
+                    if data:
+                        self.sources[found] = Source(name, 0, size)
+                    return size, found
             return size, self._read_chunks(file, name, size)
         finally:
             os.close(file)
@@ -359,7 +361,10 @@ class _Walk:
         self.sources[digest] = Source(name, offset, size)
         return digest
 
-    def _note_all(self, digests: bytes, name: bytes, size: int) -> None:
+    def _note_known(self, digests: bytes, name: bytes, size: int) -> None:
+        if 0 < size <= CHUNK_BYTES:
+            self.sources[digests] = Source(name, 0, size)
+            return
         for number, at in enumerate(range(0, len(digests), 32)):
             offset = number * CHUNK_BYTES
             part = min(CHUNK_BYTES, size - offset)
