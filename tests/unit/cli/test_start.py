@@ -1,9 +1,13 @@
-"""What a command loads before its first line: it has to come within a blink."""
+"""What is loaded before a command says its first line, which has to come within a blink; and what
+services load, which stay in memory for months.
+"""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 # None of it is worth its time before something was said: making a dataclass takes as long as
 # making sixty structs, and `typing_extensions` a tenth of a whole start.
@@ -48,6 +52,15 @@ from pierhead.protocol.cli.main import run
 run(["--help"])
 print(*sys.modules)
 """
+SERVICE = """
+import runpy, sys
+
+module, *sys.argv[1:] = sys.argv[1:]
+try:
+    runpy.run_module(module, run_name="__main__")
+except SystemExit:
+    print(*(name for name, one in sys.modules.items() if one))
+"""
 
 
 def loaded(code: str, *words: str | Path) -> set[str]:
@@ -72,6 +85,22 @@ def test_the_page_needs_nothing_of_what_commands_are_made_of() -> None:
 
     assert "pierhead.protocol.cli.commands" in found
     assert not (HEAVY | {"msgspec", "typer"}) & found
+
+
+@pytest.mark.parametrize(
+    ("words", "all_of_it"),
+    [
+        (["pierhead.runner", "no such order"], "pierhead.runner.engine"),
+        (["pierhead.router", "--only", "registry", "--data"], "pierhead.router.compose"),
+    ],
+)
+def test_a_service_does_without_what_libraries_load_for_terminals(
+    words: list[str], all_of_it: str, tmp_path: Path
+) -> None:
+    found = loaded(SERVICE, *words, tmp_path)
+
+    assert all_of_it in found
+    assert not {"rich", "pygments", "httpx._main"} & found
 
 
 def test_whoever_has_read_enough_of_the_page_ends_it_without_a_word() -> None:

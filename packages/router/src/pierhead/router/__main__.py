@@ -5,10 +5,9 @@ import sys
 from pathlib import Path
 
 from pierhead.protocol.errors import PierheadError
-from pierhead.router.app import main as serve_all
+from pierhead.protocol.lean import passed_over
 from pierhead.router.config import DEFAULT_PORT, LETS_ENCRYPT, Settings, data_folder
 from pierhead.router.domain.errors import Refused
-from pierhead.router.registry_app import main as serve_registry
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -39,7 +38,12 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> int:
     """Run until a signal comes; return the exit code."""
     said = vars(arguments().parse_args())
-    serve = serve_registry if said.pop("only") else serve_all
+    # What httpx and structlog load for terminals is 8 MB, for a process that has none.
+    with passed_over("httpx._main", "rich"):
+        if said.pop("only"):
+            from pierhead.router.registry_app import main as serve  # noqa: PLC0415
+        else:
+            from pierhead.router.app import main as serve  # noqa: PLC0415
     read = {"proxies": tuple(said["proxies"]), "domain_port": said["domain_port"] or None}
     settings = Settings(**{**said, **read})
     try:

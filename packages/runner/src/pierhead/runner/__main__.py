@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 from pierhead.protocol.errors import PierheadError
-from pierhead.runner.app import work
+from pierhead.protocol.lean import passed_over
 from pierhead.runner.config import Joined, load_joined, state_folder
-from pierhead.runner.log import configure
 
 ORDERS_BYTES_MAX = 64 * 1024
 
@@ -27,6 +26,11 @@ def _first_line() -> bytes:
 
 def main(arguments: list[str]) -> int:
     """Run as the control plane's own runner (`here`), or as a machine that joined (`start`)."""
+    # What httpx and structlog load for terminals is 8 MB, for a process that has none.
+    with passed_over("httpx._main", "rich"):
+        from pierhead.runner.app import work  # noqa: PLC0415
+        from pierhead.runner.log import configure  # noqa: PLC0415
+
     configure()
     try:
         if arguments == ["here"]:

@@ -6,10 +6,9 @@ Nothing that commands are made of is imported here: it takes most of the time of
 import importlib
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from pierhead.protocol.cli.commands import Command, installed
+from pierhead.protocol.lean import passed_over
 from pierhead.protocol.version import RELEASE
 
 
@@ -28,7 +27,7 @@ def run(arguments: list[str]) -> int:
         if name in {"--version", "-V"}:
             print(f"pierhead {RELEASE}", flush=True)
             return os.EX_OK
-        with _passed_over("typing_extensions"):
+        with passed_over("typing_extensions"):
             # msgspec takes from there what this Python has itself; loading it takes longer than
             # all the rest of msgspec.
             importlib.import_module("msgspec")
@@ -39,19 +38,6 @@ def run(arguments: list[str]) -> int:
         # Whoever read our output has enough; the interpreter must not complain at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return os.EX_OK
-
-
-@contextmanager
-def _passed_over(name: str) -> Iterator[None]:
-    """Make an import believe that a module is not installed, unless it is loaded already."""
-    if name in sys.modules:
-        yield
-        return
-    sys.modules[name] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules[name]
 
 
 def page(commands: list[Command]) -> str:

@@ -288,7 +288,7 @@ class _Walk:
             mode = status.st_mode
             if stat.S_ISREG(mode):
                 size, digests = self._content(descriptor, entry.name, name, status)
-                self._file(name, mode & 0o111 != 0, size, status[stat.ST_MTIME], digests)
+                self._file(name, mode & 0o111 != 0, size, int(status.st_mtime), digests)
             elif stat.S_ISLNK(mode):
                 self.files += 1
                 target = os.readlink(os.fsencode(entry.name), dir_fd=descriptor)
