@@ -10,7 +10,8 @@ import pytest
 
 from pierhead.protocol.result import Envelope
 from pierhead.router.domain.build import State
-from pierhead.router.ports import Ledger, Manifest, Store
+from pierhead.router.ports.images import Manifest
+from pierhead.router.ports.store import Ledger, Store
 from tests.contract.test_store import NOW, build, open_store
 
 T = TypeVar("T")

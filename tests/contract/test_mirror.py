@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pierhead.router.domain.upstream import Image, Login
-from pierhead.router.ports import Ledger, Mirrored, Store
+from pierhead.router.ports.mirror import Mirrored
+from pierhead.router.ports.store import Ledger, Store
 from tests.contract.test_store import NOW, open_store
 
 DIGEST = "sha256:" + "1" * 64

@@ -17,15 +17,11 @@ from pierhead.router.domain.build import Grant as GrantCommand
 from pierhead.router.domain.credential import Ability, Credential, Terms
 from pierhead.router.domain.enrollment import Code
 from pierhead.router.domain.parent import Child, Parent
-from pierhead.router.ports import (
-    Ledger,
-    Manifest,
-    Store,
-    StoredBuild,
-    StoredEnvironment,
-    StoredProject,
-    StoredRunner,
-)
+from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.images import Manifest
+from pierhead.router.ports.machines import StoredRunner
+from pierhead.router.ports.projects import StoredEnvironment, StoredProject
+from pierhead.router.ports.store import Ledger, Store
 from tests.simulation.store import MemoryStore
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

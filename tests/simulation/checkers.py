@@ -13,7 +13,7 @@ from typing import Final
 
 from pierhead.protocol.plan import Submit
 from pierhead.protocol.result import Receipt
-from pierhead.router.ports import StoredBuild
+from pierhead.router.ports.builds import StoredBuild
 
 from .chance import Scheduler
 from .families import check_families

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pierhead.router.domain.parent import Parent
-from pierhead.router.ports import StoredBuild
+from pierhead.router.ports.builds import StoredBuild
 
 from .store import MemoryLedger
 

@@ -30,7 +30,7 @@ from pierhead.router.domain.naming import attempt_name
 from pierhead.router.domain.rights import may_push_content
 from pierhead.router.domain.token import Attempt, Owner, Runner, require_attempt
 from pierhead.router.domain.waiting import WaitingPolicy
-from pierhead.router.ports import Manifest
+from pierhead.router.ports.images import Manifest
 from pierhead.router.services.attempts import Attempts
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.identity import Identity

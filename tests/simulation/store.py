@@ -16,17 +16,12 @@ from pierhead.router.domain.enrollment import Code
 from pierhead.router.domain.naming import family_of
 from pierhead.router.domain.parent import Parent
 from pierhead.router.domain.upstream import Image, Login
-from pierhead.router.ports import (
-    Contents,
-    Ledger,
-    Manifest,
-    Mirrored,
-    StoredBuild,
-    StoredEnvironment,
-    StoredEvent,
-    StoredProject,
-    StoredRunner,
-)
+from pierhead.router.ports.builds import StoredBuild, StoredEvent
+from pierhead.router.ports.images import Manifest
+from pierhead.router.ports.machines import StoredRunner
+from pierhead.router.ports.mirror import Mirrored
+from pierhead.router.ports.projects import Contents, StoredEnvironment, StoredProject
+from pierhead.router.ports.store import Ledger
 
 T = TypeVar("T")
 

@@ -14,7 +14,8 @@ from pierhead.protocol.lease import Acquire, Acquired, Grant, ReleaseReason
 from pierhead.protocol.plan import ContextRef, IfNobody, Plan, Submit
 from pierhead.router.domain.errors import Refused
 from pierhead.router.domain.token import token_hash
-from pierhead.router.ports import StoredProject, StoredRunner
+from pierhead.router.ports.machines import StoredRunner
+from pierhead.router.ports.projects import StoredProject
 
 from .chance import EPOCH, Faults, Scheduler
 from .checkers import Machine, Truth

@@ -9,7 +9,7 @@ import pytest
 from pierhead.router.adapters.upstream import HttpUpstreams
 from pierhead.router.domain.errors import HostNotAllowed, UpstreamSilent
 from pierhead.router.domain.upstream import Address, image_at
-from pierhead.router.ports import Upstream
+from pierhead.router.ports.upstreams import Upstream
 from pierhead.server.authority import issue, new_authority
 from tests.integration.mirror.others import Strange, strange_registry
 from tests.integration.router.stage import tiny_image

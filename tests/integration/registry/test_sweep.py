@@ -15,7 +15,7 @@ from pierhead.router.adapters.clock import SystemClock
 from pierhead.router.adapters.logs import FileLogs
 from pierhead.router.adapters.sql.ledger import SqlStore
 from pierhead.router.domain.retention import Retention
-from pierhead.router.ports import Ledger
+from pierhead.router.ports.store import Ledger
 from pierhead.router.services.garbage import Garbage
 from pierhead.server.blobs import BlobStore
 

@@ -25,7 +25,7 @@ from pierhead.protocol.digest import digest_of
 from pierhead.protocol.errors import Invalid, LeaseLost, Refused
 from pierhead.protocol.lease import Grant
 from pierhead.protocol.result import BytesMoved, CacheUse, Envelope, Failure, StopProof
-from pierhead.router.ports import Ledger
+from pierhead.router.ports.store import Ledger
 from tests.integration.router.stage import (
     House,
     MovableClock,

@@ -36,7 +36,9 @@ from pierhead.protocol.runner import AddRunner
 from pierhead.protocol.tree import CHUNK_BYTES, Entry, pages_of
 from pierhead.protocol.version import FENCE_HEADER, OFFSET_HEADER
 from pierhead.router.domain.build import Build
-from pierhead.router.ports import Ledger, StoredBuild, StoredEnvironment
+from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.projects import StoredEnvironment
+from pierhead.router.ports.store import Ledger
 from pierhead.router.services import submit as submissions
 from pierhead.router.services.projects import ENVIRONMENTS_MAX
 from tests.integration.mirror.others import strange_registry

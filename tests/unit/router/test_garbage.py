@@ -20,7 +20,8 @@ from pierhead.router.domain.build import Build, State
 from pierhead.router.domain.errors import InvalidRequest, Refused
 from pierhead.router.domain.retention import GRACE_MIN, Retention
 from pierhead.router.domain.token import ProjectHolder
-from pierhead.router.ports import Ledger, StoredBuild
+from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.store import Ledger
 from pierhead.router.services import garbage
 from pierhead.router.services.garbage import Garbage
 from pierhead.router.services.registry import Registry

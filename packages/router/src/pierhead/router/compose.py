@@ -45,7 +45,7 @@ from pierhead.router.http.routes import (
 from pierhead.router.http.run import RunHandlers
 from pierhead.router.http.runners import RunnerHandlers
 from pierhead.router.http.welcome import WelcomeHandlers, welcome_routes
-from pierhead.router.ports import Clock, Entropy
+from pierhead.router.ports.system import Clock, Entropy
 from pierhead.router.services.again import Again
 from pierhead.router.services.attempts import Attempts
 from pierhead.router.services.bells import Bells

@@ -38,7 +38,7 @@ from pierhead.protocol.plan import CONTEXT_BYTES_MAX
 from pierhead.protocol.problem import problem
 from pierhead.protocol.tree import Entry
 from pierhead.router.adapters.sql.content_index import ContentIndex, Place, Segment
-from pierhead.router.ports import Archive, NewPage, SealedPage
+from pierhead.router.ports.contexts import Archive, NewPage, SealedPage
 from pierhead.server.blobs import leave_room, storage_errors
 from pierhead.server.log import get_logger
 from pierhead.server.stretch import Stretch

@@ -8,7 +8,7 @@ from typing import Final
 from pierhead.router.config import Settings
 from pierhead.router.domain.errors import NotReady
 from pierhead.router.domain.reach import Reach
-from pierhead.router.ports import Clock
+from pierhead.router.ports.system import Clock
 from pierhead.server.acme import Kind
 from pierhead.server.addresses import own_names
 from pierhead.server.log import get_logger

@@ -46,7 +46,7 @@ from pierhead.router.domain.upstream import (
     is_public,
     token_seconds,
 )
-from pierhead.router.ports import Upstream, UpstreamBlob
+from pierhead.router.ports.upstreams import Upstream, UpstreamBlob
 
 CONNECT_SECONDS: Final = 10.0
 # Whoever waits for us may be cut off when nothing comes for 30 s.

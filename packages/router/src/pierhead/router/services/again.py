@@ -11,7 +11,9 @@ from pierhead.router.domain.errors import InvalidRequest, NoEligibleRunner
 from pierhead.router.domain.matching import RunnerFacts, unfit
 from pierhead.router.domain.parent import Parent
 from pierhead.router.domain.token import Principal, require_project
-from pierhead.router.ports import Clock, Ledger, Store, StoredBuild
+from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.store import Ledger, Store
+from pierhead.router.ports.system import Clock
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import all_facts, wanted_of
 from pierhead.router.services.lifecycle import announce

@@ -26,7 +26,11 @@ from pierhead.router.domain.errors import (
 from pierhead.router.domain.logbook import LOG_BYTES_MAX, skip
 from pierhead.router.domain.naming import attempt_name, reference
 from pierhead.router.domain.token import Attempt
-from pierhead.router.ports import Clock, Ledger, Logs, Store, StoredBuild, Vault
+from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.logs import Logs
+from pierhead.router.ports.store import Ledger, Store
+from pierhead.router.ports.system import Clock
+from pierhead.router.ports.vault import Vault
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.images import Blobs, true_envelope
 from pierhead.router.services.intake import Intake, Intakes, patterns_of, without_secrets

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from pierhead.protocol.meta import ServerCapabilities
 from pierhead.router.domain.token import Principal, ProjectHolder, require_submitter
-from pierhead.router.ports import Clock, Ledger, Store
+from pierhead.router.ports.store import Ledger, Store
+from pierhead.router.ports.system import Clock
 from pierhead.router.services.facts import all_facts
 from pierhead.router.services.views import runner_view
 

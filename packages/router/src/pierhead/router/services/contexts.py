@@ -26,7 +26,9 @@ from pierhead.protocol.problem import problem
 from pierhead.protocol.tree import DIGEST_BYTES, TreeDigest, descriptions, parse_page
 from pierhead.router.domain.errors import InvalidRequest
 from pierhead.router.domain.token import Principal, require_project
-from pierhead.router.ports import Archive, Clock, ContextStore, NewPage, SealedPage, Store
+from pierhead.router.ports.contexts import Archive, ContextStore, NewPage, SealedPage
+from pierhead.router.ports.store import Store
+from pierhead.router.ports.system import Clock
 
 # An answer names so many missing objects at most: a third of what a document may be.
 MISSING_MAX: Final = 8192

@@ -20,7 +20,9 @@ from pierhead.router.domain.errors import InvalidRequest, NotFound
 from pierhead.router.domain.logbook import Cursor
 from pierhead.router.domain.parent import Parent
 from pierhead.router.domain.token import Principal
-from pierhead.router.ports import Ledger, Logs, Store, StoredBuild, StoredEvent
+from pierhead.router.ports.builds import StoredBuild, StoredEvent
+from pierhead.router.ports.logs import Logs
+from pierhead.router.ports.store import Ledger, Store
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.submit import visible
 

@@ -7,7 +7,9 @@ from datetime import datetime, timedelta
 from pierhead.protocol.plan import Submit
 from pierhead.router.domain.matching import RunnerFacts, Wanted
 from pierhead.router.domain.waiting import Patience
-from pierhead.router.ports import Ledger, StoredBuild, StoredRunner
+from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.machines import StoredRunner
+from pierhead.router.ports.store import Ledger
 
 # A runner says something at least each 25 s (its acquire) and each 6 s while it builds.
 OFFLINE_AFTER = timedelta(seconds=35)

@@ -18,7 +18,10 @@ from typing import Final, TypeAlias
 from pierhead.protocol.result import Envelope
 from pierhead.router.domain.parent import Parent
 from pierhead.router.domain.retention import Retention, is_over
-from pierhead.router.ports import Clock, Ledger, Logs, Store, StoredBuild
+from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.logs import Logs
+from pierhead.router.ports.store import Ledger, Store
+from pierhead.router.ports.system import Clock
 from pierhead.server.blobs import BlobStore
 
 # A transaction takes so much: others wait for the writer meanwhile.

@@ -22,7 +22,8 @@ from pierhead.router.domain.token import (
     parse_pull_token,
     token_hash,
 )
-from pierhead.router.ports import Clock, Ledger, Store
+from pierhead.router.ports.store import Ledger, Store
+from pierhead.router.ports.system import Clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

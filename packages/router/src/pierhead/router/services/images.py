@@ -17,7 +17,8 @@ from pierhead.protocol.errors import Invalid
 from pierhead.protocol.image import read_image
 from pierhead.protocol.result import Envelope, PlatformImage
 from pierhead.router.domain.errors import ResultMismatch
-from pierhead.router.ports import Ledger, StoredBuild
+from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.store import Ledger
 
 CONFIG_BYTES_MAX = 4 * 1024 * 1024
 # Only of these did the push check that the configuration and the layers are there.

@@ -15,7 +15,10 @@ from pierhead.protocol.digest import RunningDigest
 from pierhead.protocol.redact import Patterns
 from pierhead.protocol.result import Envelope, Failure
 from pierhead.router.domain.errors import SecretsLost
-from pierhead.router.ports import Ledger, Logs, StoredBuild, Vault
+from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.logs import Logs
+from pierhead.router.ports.store import Ledger
+from pierhead.router.ports.vault import Vault
 
 # Open logs that are remembered; one that is not is read again from the disk.
 REMEMBERED_MAX: Final = 256

@@ -26,7 +26,9 @@ from pierhead.router.domain.index import Part, index_of
 from pierhead.router.domain.manifest import OCI_INDEX
 from pierhead.router.domain.naming import attempt_name, reference
 from pierhead.router.domain.parent import Parent
-from pierhead.router.ports import Ledger, Manifest, StoredBuild
+from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.images import Manifest
+from pierhead.router.ports.store import Ledger
 
 
 def joined(ledger: Ledger, stored: StoredBuild, host: str, now: datetime) -> StoredBuild:

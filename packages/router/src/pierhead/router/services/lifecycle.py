@@ -16,7 +16,9 @@ from pierhead.protocol.units import size
 from pierhead.router.domain import build as machine
 from pierhead.router.domain import parent as family
 from pierhead.router.domain.naming import attempt_name
-from pierhead.router.ports import Ledger, Logs, StoredBuild
+from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.logs import Logs
+from pierhead.router.ports.store import Ledger
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import wanted_of
 from pierhead.router.services.join import joined

@@ -27,7 +27,10 @@ from pierhead.router.domain.upstream import (
     named_image,
     registry_host,
 )
-from pierhead.router.ports import Clock, Entropy, Ledger, Store, Upstream, Upstreams, Vault
+from pierhead.router.ports.store import Ledger, Store
+from pierhead.router.ports.system import Clock, Entropy
+from pierhead.router.ports.upstreams import Upstream, Upstreams
+from pierhead.router.ports.vault import Vault
 from pierhead.router.services.views import written
 
 LOGINS_MAX: Final = 200

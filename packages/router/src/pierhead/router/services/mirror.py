@@ -30,7 +30,10 @@ from pierhead.router.domain.manifest import read_manifest
 from pierhead.router.domain.rights import logins_of
 from pierhead.router.domain.token import Principal
 from pierhead.router.domain.upstream import Image, image_at, is_digest, when_silent
-from pierhead.router.ports import Clock, Ledger, Mirrored, Store, Upstream, Upstreams
+from pierhead.router.ports.mirror import Mirrored
+from pierhead.router.ports.store import Ledger, Store
+from pierhead.router.ports.system import Clock
+from pierhead.router.ports.upstreams import Upstream, Upstreams
 from pierhead.router.services.logins import Logins
 from pierhead.server.blobs import BlobStore
 from pierhead.server.log import get_logger

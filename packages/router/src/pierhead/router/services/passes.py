@@ -11,7 +11,8 @@ from typing import Final
 
 from pierhead.router.domain.errors import SecretsLost, Unauthenticated
 from pierhead.router.domain.passes import PASS_PREFIX, Scopes, claims, read, scopes_of
-from pierhead.router.ports import Clock, Vault
+from pierhead.router.ports.system import Clock
+from pierhead.router.ports.vault import Vault
 
 # In the place of a build, which no build has for its id.
 _PURPOSE: Final = "registry pass"

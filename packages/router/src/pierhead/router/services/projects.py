@@ -21,16 +21,11 @@ from pierhead.router.domain.token import (
     require_submitter,
     require_view,
 )
-from pierhead.router.ports import (
-    Clock,
-    Contents,
-    ContextStore,
-    Ledger,
-    Logs,
-    Store,
-    StoredEnvironment,
-    StoredProject,
-)
+from pierhead.router.ports.contexts import ContextStore
+from pierhead.router.ports.logs import Logs
+from pierhead.router.ports.projects import Contents, StoredEnvironment, StoredProject
+from pierhead.router.ports.store import Ledger, Store
+from pierhead.router.ports.system import Clock
 from pierhead.router.services.views import environment_view, project_view
 
 PRODUCTION: Final = "production"

@@ -27,7 +27,9 @@ from pierhead.router.domain.rights import (
     only_repository,
 )
 from pierhead.router.domain.token import Attempt, Principal
-from pierhead.router.ports import Clock, Ledger, Manifest, Store
+from pierhead.router.ports.images import Manifest
+from pierhead.router.ports.store import Ledger, Store
+from pierhead.router.ports.system import Clock
 from pierhead.server.blobs import BlobStore
 
 BLOB_BYTES_MAX: Final = 64 * 1024**3

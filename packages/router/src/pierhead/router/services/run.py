@@ -12,7 +12,7 @@ from pierhead.protocol.client.upload import bodies_of
 from pierhead.protocol.plan import ContextOffer, ContextRef, Submit
 from pierhead.protocol.tree import DIGEST_BYTES
 from pierhead.router.domain.token import Principal, require_project
-from pierhead.router.ports import Incoming
+from pierhead.router.ports.contexts import Incoming
 from pierhead.router.services.contexts import Contexts
 from pierhead.router.services.submit import Submissions
 

@@ -40,7 +40,11 @@ from pierhead.router.domain.token import (
     require_owner,
     token_hash,
 )
-from pierhead.router.ports import Clock, Entropy, Ledger, Store, StoredBuild, StoredRunner, Vault
+from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.machines import StoredRunner
+from pierhead.router.ports.store import Ledger, Store
+from pierhead.router.ports.system import Clock, Entropy
+from pierhead.router.ports.vault import Vault
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import OFFLINE_AFTER, all_facts, facts_of, wanted_of
 from pierhead.router.services.lifecycle import Lifecycle, announce, as_it_is

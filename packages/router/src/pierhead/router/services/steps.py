@@ -13,7 +13,10 @@ import msgspec
 from pierhead.protocol import build as wire
 from pierhead.router.domain.build import State
 from pierhead.router.domain.steps import LINE_BYTES_MAX, Mark, marks
-from pierhead.router.ports import Clock, Ledger, Logs, Store, StoredBuild
+from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.logs import Logs
+from pierhead.router.ports.store import Ledger, Store
+from pierhead.router.ports.system import Clock
 from pierhead.router.services.lifecycle import Lifecycle
 from pierhead.router.services.views import rfc3339
 

@@ -36,7 +36,11 @@ from pierhead.router.domain.token import (
     require_submitter,
     require_view,
 )
-from pierhead.router.ports import Clock, Entropy, Ledger, Logs, Store, StoredBuild, Vault
+from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.logs import Logs
+from pierhead.router.ports.store import Ledger, Store
+from pierhead.router.ports.system import Clock, Entropy
+from pierhead.router.ports.vault import Vault
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import all_facts, wanted_by, wanted_of
 from pierhead.router.services.lifecycle import Lifecycle, announce

@@ -9,7 +9,9 @@ from pierhead.protocol.result import Envelope, Failure
 from pierhead.router.domain.build import Expire, GiveUp, LeasePolicy, State
 from pierhead.router.domain.matching import RunnerFacts
 from pierhead.router.domain.waiting import Here, NoHope, WaitingPolicy, judge
-from pierhead.router.ports import Clock, Ledger, Store, StoredBuild
+from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.store import Ledger, Store
+from pierhead.router.ports.system import Clock
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import all_facts, patience_of, wanted_of
 from pierhead.router.services.lifecycle import Lifecycle, announce, as_it_is

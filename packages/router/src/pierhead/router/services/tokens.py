@@ -27,7 +27,8 @@ from pierhead.router.domain.token import (
     require_view,
     token_hash,
 )
-from pierhead.router.ports import Clock, Entropy, Ledger, Store
+from pierhead.router.ports.store import Ledger, Store
+from pierhead.router.ports.system import Clock, Entropy
 from pierhead.router.services.projects import check_limit, no_project, place_for
 from pierhead.router.services.views import token_view, written
 

@@ -9,7 +9,8 @@ from pierhead.protocol.runner import RunnerView
 from pierhead.router.domain.credential import Credential
 from pierhead.router.domain.matching import RunnerFacts
 from pierhead.router.domain.parent import Parent
-from pierhead.router.ports import StoredBuild, StoredEnvironment, StoredProject
+from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.projects import StoredEnvironment, StoredProject
 
 
 def written(at: datetime) -> str:

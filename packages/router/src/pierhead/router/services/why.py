@@ -12,7 +12,9 @@ from pierhead.router.domain.build import State
 from pierhead.router.domain.matching import RunnerFacts, Wanted, explain
 from pierhead.router.domain.parent import Parent
 from pierhead.router.domain.token import Principal, require_view
-from pierhead.router.ports import Clock, Ledger, Store, StoredBuild
+from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.store import Ledger, Store
+from pierhead.router.ports.system import Clock
 from pierhead.router.services.facts import all_facts, patience_of, wanted_of
 from pierhead.router.services.submit import visible
 

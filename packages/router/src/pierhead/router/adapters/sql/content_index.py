@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from pierhead.router.ports import SealedPage
+from pierhead.router.ports.contexts import SealedPage
 from pierhead.server.sql import Database
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.sqlite import insert
 from pierhead.router.adapters.sql import image_tables as t
 from pierhead.router.adapters.sql.mirror_tables import blobs as mirrored
 from pierhead.router.adapters.sql.statements import upsert
-from pierhead.router.ports import Manifest
+from pierhead.router.ports.images import Manifest
 
 
 class SqlImages:

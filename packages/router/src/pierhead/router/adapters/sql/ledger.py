@@ -25,12 +25,9 @@ from pierhead.router.domain.enrollment import Code
 from pierhead.router.domain.naming import family_of
 from pierhead.router.domain.parent import Child, Parent
 from pierhead.router.domain.session import Session
-from pierhead.router.ports import (
-    Ledger,
-    StoredBuild,
-    StoredEvent,
-    StoredRunner,
-)
+from pierhead.router.ports.builds import StoredBuild, StoredEvent
+from pierhead.router.ports.machines import StoredRunner
+from pierhead.router.ports.store import Ledger
 from pierhead.server.sql import Database
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from pierhead.router.adapters.sql import mirror_tables as t
 from pierhead.router.adapters.sql.statements import upsert
 from pierhead.router.domain.upstream import Image, Login
-from pierhead.router.ports import Mirrored
+from pierhead.router.ports.mirror import Mirrored
 
 _SECRET: Final = "secret"  # noqa: S105 - the name of a column's content
 

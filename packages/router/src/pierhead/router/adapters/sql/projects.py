@@ -12,7 +12,7 @@ from pierhead.router.adapters.sql.metadata import METADATA
 from pierhead.router.adapters.sql.statements import SELECTOR_LENGTH, selector, upsert
 from pierhead.router.adapters.sql.tables import builds
 from pierhead.router.domain.credential import Credential, Terms
-from pierhead.router.ports import Contents, StoredEnvironment, StoredProject
+from pierhead.router.ports.projects import Contents, StoredEnvironment, StoredProject
 
 # What people count: a build for several platforms is one.
 _WHOLE: Final = builds.c.parent.is_(None)

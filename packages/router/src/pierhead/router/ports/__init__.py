@@ -1,0 +1,1 @@
+"""What the router needs from outside, in sentences: one subject in each file."""
