@@ -34,7 +34,6 @@ from pierhead.router.ports.images import Manifest
 from pierhead.router.services.attempts import Attempts
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.identity import Identity
-from pierhead.router.services.images import Blobs
 from pierhead.router.services.intake import Intakes
 from pierhead.router.services.lifecycle import Lifecycle
 from pierhead.router.services.runners import Runners, WayIn
@@ -109,10 +108,7 @@ class Router:
             bells=bells,
             logs=logs,
             clock=clock,
-            blobs=Blobs(
-                read=lambda digest: self.configs[digest],
-                size=lambda digest: len(self.configs[digest]),
-            ),
+            read_blob=lambda digest: self.configs[digest],
         )
         self.submissions = Submissions(
             store=store,

@@ -13,7 +13,7 @@ from pierhead.protocol.plan import ContextRef
 from pierhead.router.domain.build import State
 from pierhead.router.domain.credential import Credential
 from pierhead.router.domain.enrollment import Code
-from pierhead.router.domain.naming import family_of
+from pierhead.router.domain.naming import attempt_name, family_of
 from pierhead.router.domain.parent import Parent
 from pierhead.router.domain.upstream import Image, Login
 from pierhead.router.ports.builds import StoredBuild, StoredEvent
@@ -148,6 +148,9 @@ class MemoryLedger:
 
     def leased(self) -> Sequence[StoredBuild]:
         return self._for_runners(State.LEASED)
+
+    def live_attempts(self) -> Sequence[tuple[str, str]]:
+        return [(b.submit.project, attempt_name(b.id, b.build.fence)) for b in self.leased()]
 
     def _for_runners(self, state: State) -> Sequence[StoredBuild]:
         all_ = (b for b in self.builds_.values() if not isinstance(b.build, Parent))

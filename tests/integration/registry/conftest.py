@@ -31,6 +31,7 @@ from pierhead.router.services.registry import Registry
 from pierhead.server.blobs import BlobStore
 from pierhead.server.connection import Connection
 from pierhead.server.serve import listen
+from pierhead.server.share import Share
 from tests.integration.registry.image import BLOB, MANIFEST, Image, digest_of
 
 WHO: dict[str, Principal] = {
@@ -95,12 +96,13 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def serving(folder: Path, data: Path) -> AsyncIterator[Served]:
+async def serving(folder: Path, data: Path, share: Share | None = None) -> AsyncIterator[Served]:
     store = await SqlStore.open(folder / "router.db")
     listener = listen("127.0.0.1", 0)
     port: int = listener.getsockname()[1]
     entropy, clock = SystemEntropy(), SystemClock()
-    blobs, own = BlobStore(data, new_id=lambda: entropy.id("u_")), frozenset({f"127.0.0.1:{port}"})
+    blobs = BlobStore(data, new_id=lambda: entropy.id("u_"), share=share)
+    own = frozenset({f"127.0.0.1:{port}"})
     mirror = mirror_of(store, blobs, b"key", own, clock=clock, entropy=entropy)
     handlers = RegistryHandlers(
         authenticate=authenticate,

@@ -1,6 +1,7 @@
 """The calls of the distribution spec, with their statuses, headers and codes."""
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from pierhead.router.services import registry
+from pierhead.server.share import Share
 from tests.integration.registry.conftest import (
     Served,
     push_blob,
@@ -203,6 +206,64 @@ async def test_a_full_disk_is_told_and_leaves_no_half_of_a_blob(
         assert (await push_blob(client, SHOP, b"fits")).status_code == 201
 
 
+async def test_a_project_has_so_many_uploads_under_way_and_hears_when_to_come_again(
+    tmp_path: Path,
+) -> None:
+    async with (
+        serving(tmp_path, tmp_path / "data", Share(uploads=2)) as served,
+        served.client("shop") as shop,
+        served.client("blog") as blog,
+    ):
+        uploads = f"/v2/{SHOP}/blobs/uploads/"
+        begun = [await shop.post(uploads) for _ in range(2)]
+        assert [answer.status_code for answer in begun] == [202, 202]
+        refused = await shop.post(uploads)
+        assert (refused.status_code, code(refused)) == (429, "TOOMANYREQUESTS")
+        assert refused.headers["retry-after"] == "10"
+        [error] = refused.json()["errors"]
+        assert error["message"] == "2 uploads of this repository are under way"
+        hint = "end some of them, or give them up; then push again"
+        assert error["detail"] == {"retry_after_ms": 10_000, "hint": hint}
+        whole = await push_blob(shop, SHOP, b"whole")
+        assert (whole.status_code, code(whole)) == (429, "TOOMANYREQUESTS")
+        assert (await blog.post("/v2/acme/blog/blobs/uploads/")).status_code == 202
+        await shop.delete(begun[0].headers["location"])
+        assert (await push_blob(shop, SHOP, b"whole")).status_code == 201
+
+
+async def test_whoever_is_cut_before_he_hears_of_his_upload_leaves_nothing(
+    served: Served, shop: httpx.AsyncClient
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    target = f"/v2/{SHOP}/blobs/uploads/?digest={digest_of(bytes(3_000_000))}"
+    writer.write(
+        f"POST {target} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer shop\r\n"
+        f"Content-Length: 3000000\r\n\r\n".encode()
+        + bytes(1_500_000)
+    )
+    await writer.drain()
+    uploads = served.data / "uploads"
+    while not any(file.stat().st_size for file in uploads.iterdir()):
+        await shop.get("/v2/")
+    writer.close()
+    await reader.read()
+    async with asyncio.timeout(20):
+        while any(uploads.iterdir()):
+            await shop.get("/v2/")
+    assert (await push_blob(shop, SHOP, bytes(3_000_000))).status_code == 201
+
+
+async def test_an_upload_that_is_too_large_leaves_nothing(
+    served: Served, shop: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "BLOB_BYTES_MAX", 1000)
+    url = (await shop.post(f"/v2/{SHOP}/blobs/uploads/")).headers["location"]
+    assert (await shop.patch(url, content=bytes(900))).status_code == 202
+    answer = await shop.patch(url, content=bytes(101))
+    assert (answer.status_code, code(answer)) == (413, "SIZE_INVALID")
+    assert list((served.data / "uploads").iterdir()) == []
+
+
 @pytest.mark.parametrize("said", ["9-3", "0-", "-5", "bytes 0-3/4", "0-1e3", "0-99999999999999999"])
 async def test_a_content_range_that_is_none_is_refused(shop: httpx.AsyncClient, said: str) -> None:
     url = (await shop.post(f"/v2/{SHOP}/blobs/uploads/")).headers["location"]
@@ -327,6 +388,85 @@ async def test_what_is_no_manifest_is_refused(
     assert (answer.status_code, code(answer)) == (400, "MANIFEST_INVALID")
 
 
+def changed(part: str, /, **values: object) -> bytes:
+    """Return the manifest of an image whose descriptor of a part says something else."""
+    found = json.loads(image().manifest)
+    of = found["config"] if part == "config" else found["layers"][0]
+    of |= values
+    return json.dumps({**found, "layers": [{**layer} for layer in found["layers"]]}).encode()
+
+
+def with_long_s() -> bytes:
+    """Return a manifest with a name that readers in Go take for `size`."""
+    return image().manifest.replace(b'"size"', b'"\\u017fize"', 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected", "said"),
+    [
+        (changed("layer", size=1), "SIZE_INVALID", "layer 1"),
+        (changed("config", size=2**62), "SIZE_INVALID", "the configuration"),
+        (changed("layer", size=0), "SIZE_INVALID", "layer 1"),
+        (changed("layer", size=-1), "MANIFEST_INVALID", "layer 1"),
+        (changed("layer", size=2**63), "MANIFEST_INVALID", "layer 1"),
+        (changed("layer", size=len(image().layer) + 0.0), "MANIFEST_INVALID", "layer 1"),
+        (changed("layer", size=str(len(image().layer))), "MANIFEST_INVALID", "layer 1"),
+        (changed("config", size=True), "MANIFEST_INVALID", "the configuration"),
+        (changed("config", size=None), "MANIFEST_INVALID", "the configuration"),
+        (changed("config", mediaType=None), "MANIFEST_INVALID", "the configuration"),
+        (changed("layer", mediaType="layer"), "MANIFEST_INVALID", "layer 1"),
+        (changed("layer", mediaType="a/b\n"), "MANIFEST_INVALID", "layer 1"),
+        (changed("layer", Size=1), "MANIFEST_INVALID", "'Size'"),
+        (with_long_s(), "MANIFEST_INVALID", "'size' is meant"),
+        (changed("config", data="e30="), "MANIFEST_INVALID", "the configuration"),
+        (changed("config", data="{}"), "MANIFEST_INVALID", "base64"),
+        (image().manifest.replace(b'"size"', b'"size": 1, "size"', 1), "MANIFEST_INVALID", "twice"),
+        (image().manifest[:-1] + b', "layers": []}', "MANIFEST_INVALID", "'layers' twice"),
+        (image().manifest[:-1] + b', "Config": {}}', "MANIFEST_INVALID", "'Config'"),
+        (image().manifest[:-1] + b', "x": NaN}', "MANIFEST_INVALID", "not JSON"),
+    ],
+)
+async def test_a_manifest_that_says_what_is_not_true_of_its_parts_is_refused(
+    shop: httpx.AsyncClient, body: bytes, expected: str, said: str
+) -> None:
+    await push_image(shop, SHOP, image())
+    answer = await push_manifest(shop, SHOP, body, to="latest")
+    assert (answer.status_code, code(answer)) == (400, expected)
+    assert said in answer.json()["errors"][0]["message"]
+    assert answer.json()["errors"][0]["detail"]["hint"]
+    assert (await shop.get(f"/v2/{SHOP}/tags/list")).json()["tags"] == []
+
+
+@pytest.mark.parametrize("place", ["child", "subject"])
+@pytest.mark.parametrize(
+    ("lie", "expected"),
+    [
+        ({"size": 3}, "SIZE_INVALID"),
+        ({"mediaType": DOCKER}, "MANIFEST_INVALID"),
+        ({"mediaType": None}, "MANIFEST_INVALID"),
+    ],
+)
+async def test_another_manifest_is_spoken_of_as_it_is(
+    shop: httpx.AsyncClient, place: str, lie: dict[str, object], expected: str
+) -> None:
+    await push_image(shop, SHOP, image())
+    await push_blob(shop, SHOP, b"{}")
+    about = {**descriptor(image().manifest, MANIFEST), **lie}
+    if place == "child":
+        body, kind = json.dumps({"schemaVersion": 2, "manifests": [about]}).encode(), INDEX
+    else:
+        body, kind = attached(image().manifest, "a/b", subject=about), MANIFEST
+    answer = await push_manifest(shop, SHOP, body, to="latest", kind=kind)
+    assert (answer.status_code, code(answer)) == (400, expected)
+
+
+async def test_content_beside_its_digest_is_taken_when_it_is_that(shop: httpx.AsyncClient) -> None:
+    await push_image(shop, SHOP, image())
+    data = base64.b64encode(image().config).decode()
+    body = changed("config", data=data)
+    assert (await push_manifest(shop, SHOP, body, to="latest")).status_code == 201
+
+
 async def test_a_manifest_over_four_mebibytes_is_refused(shop: httpx.AsyncClient) -> None:
     answer = await push_manifest(shop, SHOP, bytes(4 * 1024 * 1024 + 1), to="latest")
     assert (answer.status_code, code(answer)) == (413, "SIZE_INVALID")
@@ -394,7 +534,7 @@ async def test_a_manifest_that_an_index_needs_goes_after_the_index(shop: httpx.A
     assert (await shop.delete(child)).status_code == 202
 
 
-def attached(subject: bytes, kind: str, **more: object) -> bytes:
+def attached(subject: bytes, kind: str, /, **more: object) -> bytes:
     """Return a manifest about another one, as image-spec 1.1 has them."""
     empty = {
         "mediaType": "application/vnd.oci.empty.v1+json",

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.integration.registry.conftest import Served, push_blob, push_image, push_manifest
-from tests.integration.registry.image import digest_of, image
+from tests.integration.registry.image import MANIFEST, descriptor, digest_of, image
 
 SHOP, BLOG = "acme/shop", "acme/blog"
 
@@ -328,7 +328,7 @@ async def test_of_another_project_what_is_there_and_what_is_not_look_the_same(
 async def test_what_an_attempt_attached_only_it_sees(served: Served) -> None:
     subject = f"/v2/{SHOP}/referrers/{image().digest}"
     about = json.dumps(
-        {**json.loads(image().manifest), "subject": {"digest": image().digest, "size": 1}}
+        {**json.loads(image().manifest), "subject": descriptor(image().manifest, MANIFEST)}
     ).encode()
     async with served.client("attempt") as attempt, served.client("shop") as shop:
         await push_image(attempt, SHOP, image())

@@ -161,14 +161,12 @@ RUN_AS: Final = {
 }
 
 
-def image_of(layer_size: int | None = None, **changed: Any) -> TinyImage:
-    """Return an image with another configuration, or another size for its layer than it has."""
+def image_of(**changed: Any) -> TinyImage:
+    """Return an image with another configuration."""
     plain = tiny_image()
     config = json.dumps({**json.loads(plain.config), "config": RUN_AS, **changed}).encode()
     manifest = json.loads(plain.manifest)
     manifest["config"] |= {"digest": digest_of(config), "size": len(config)}
-    if layer_size is not None:
-        manifest["layers"][0]["size"] = layer_size
     return replace(plain, config=config, manifest=json.dumps(manifest).encode())
 
 
@@ -214,8 +212,6 @@ async def test_what_an_image_says_of_itself_is_taken_from_it_and_not_from_its_ru
 @pytest.mark.parametrize(
     "image",
     [
-        image_of(layer_size=1),
-        image_of(layer_size=-1),
         image_of(config={"Env": 5}),
         image_of(config={"Env": [["x"]]}),
         image_of(config={"Env": ["\ud800"]}),
@@ -233,7 +229,7 @@ async def test_an_image_whose_own_words_cannot_be_is_refused(
 ) -> None:
     build, grant = await house.leased(await house.runner())
     manifest = json.loads(image.manifest)
-    manifest["config"]["digest"] = digest_of(image.config)
+    manifest["config"] |= {"digest": digest_of(image.config), "size": len(image.config)}
     image = replace(image, manifest=json.dumps(manifest).encode())
     await push_image(house.http(grant.token), "web", image)
 

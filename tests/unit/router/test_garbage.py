@@ -14,12 +14,13 @@ from typing import TypeVar
 import pytest
 
 from pierhead.protocol.digest import digest_of
+from pierhead.protocol.errors import PierheadError
 from pierhead.protocol.plan import ContextRef, Plan, Submit
 from pierhead.protocol.result import Envelope
-from pierhead.router.domain.build import Build, State
+from pierhead.router.domain.build import Build, Grant, LeasePolicy, State, decide
 from pierhead.router.domain.errors import InvalidRequest, Refused
 from pierhead.router.domain.retention import GRACE_MIN, Retention
-from pierhead.router.domain.token import ProjectHolder
+from pierhead.router.domain.token import Attempt, ProjectHolder
 from pierhead.router.ports.builds import StoredBuild
 from pierhead.router.ports.store import Ledger
 from pierhead.router.services import garbage
@@ -266,3 +267,25 @@ async def test_no_interleaving_of_pushes_deletes_and_the_sweep_loses_anything(
         files = {path.name for path in Path(folder).glob("blobs/sha256/*/*")}
         needed = {digest.removeprefix("sha256:") for _, digest, _ in world.store.ledger.blobs_}
         assert files == needed, "nothing is left that nobody needs"
+
+
+async def test_uploads_of_attempts_go_with_them_and_others_stay(world: World) -> None:
+    def leased(number: int, fence: int) -> StoredBuild:
+        build, grant = Build(id=f"b_{number}", fence=fence - 1), Grant("one", "s_1", "r1")
+        build, _ = decide(build, grant, now=START, policy=LeasePolicy())
+        return replace(ended(number, START), build=build)
+
+    for stored in (leased(1, 1), leased(2, 3), ended(3, START)):
+        await world.store.write(lambda ledger, one=stored: ledger.add_build(one))  # type: ignore[misc]
+    of = [Attempt(f"b_{n}", f, SHOP.project) for n, f in ((1, 1), (2, 2), (2, 3), (3, 1))]
+    by_project = await world.registry.begin(SHOP, SHOP.project)
+    lives, lost, newer, over = [await world.registry.begin(one, SHOP.project) for one in of]
+
+    assert await world.garbage.uploads() == 2
+
+    assert sorted(world.blobs.open_uploads()) == sorted([by_project, lives, newer])
+    for gone, attempt in ((lost, of[1]), (over, of[3])):
+        with pytest.raises(PierheadError) as refused:
+            await world.registry.append(attempt, SHOP.project, gone, parts(b"x"))
+        assert refused.value.problem.slug == "not-found"
+    assert await world.garbage.uploads() == 0

@@ -28,4 +28,4 @@ def test_an_index_of_ours_passes_what_every_manifest_has_to() -> None:
     reading = read_manifest(index_of([AMD, ARM]), OCI_INDEX)
 
     assert (reading.kind, reading.blobs) == (OCI_INDEX, ())
-    assert reading.manifests == (AMD.digest, ARM.digest)
+    assert reading.needed == (AMD.digest, ARM.digest)

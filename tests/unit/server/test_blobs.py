@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pierhead.protocol.errors import IntegrityError, Invalid, Refused, Unavailable
 from pierhead.server import blobs
 from pierhead.server.blobs import ABANDONED_SECONDS, BlobStore
+from pierhead.server.share import Share
 
 LIMIT = 1_000_000
 
@@ -29,9 +30,9 @@ async def parts(*pieces: bytes) -> AsyncIterator[bytes]:
         yield piece
 
 
-def opened(folder: Path) -> BlobStore:
+def opened(folder: Path, share: Share | None = None) -> BlobStore:
     numbers = itertools.count()
-    return BlobStore(folder, new_id=lambda: f"u_{os.getpid():08}{next(numbers):04}")
+    return BlobStore(folder, new_id=lambda: f"u_{os.getpid():08}{next(numbers):04}", share=share)
 
 
 @pytest.fixture
@@ -85,10 +86,109 @@ async def test_what_came_before_a_cut_counts(store: BlobStore) -> None:
     await store.commit(upload, digest_of(b"before after"))
 
 
-async def test_an_upload_over_its_limit_is_refused(store: BlobStore) -> None:
+async def test_an_upload_over_its_limit_is_refused_and_gone(
+    store: BlobStore, tmp_path: Path
+) -> None:
     upload = await store.begin()
+    await store.append(upload, 0, parts(b"1234"), 4)
     with pytest.raises(Invalid):
-        await store.append(upload, 0, parts(b"12345"), 4)
+        await store.append(upload, 4, parts(b"5"), 4)
+    assert list((tmp_path / "uploads").iterdir()) == []
+
+
+async def test_an_owner_begins_so_many_and_an_end_makes_room(tmp_path: Path) -> None:
+    store = opened(tmp_path, Share(uploads=2))
+    first, _ = await store.begin("shop"), await store.begin("shop_one")
+    with pytest.raises(Unavailable) as refused:
+        await store.begin("shop_two")
+    assert refused.value.problem.slug == "rate-limited"
+    assert len(store.open_uploads()) == 2, "nothing is left of the one that was refused"
+    for other in ("blog", "one", "sho", ""):
+        assert await store.begin(other), "others have room of their own"
+    await store.discard(first)
+    assert await store.begin("shop_two")
+
+
+async def test_of_many_who_begin_at_once_in_two_processes_no_more_may_than_fit(
+    tmp_path: Path,
+) -> None:
+    numbers = itertools.count(10**8)
+    one, other = (
+        BlobStore(tmp_path, new_id=lambda: f"u_{next(numbers)}", share=Share(uploads=8))
+        for _ in range(2)
+    )
+    tries = (store.begin("shop") for _ in range(20) for store in (one, other))
+    ends = await asyncio.gather(*tries, return_exceptions=True)
+    begun = [end for end in ends if isinstance(end, str)]
+    assert {type(end) for end in ends} <= {str, Unavailable}
+    assert sorted(one.open_uploads()) == sorted(begun)
+    assert 1 <= len(begun) <= 8
+
+
+async def test_an_upload_that_nobody_went_on_with_makes_room_for_a_new_one(tmp_path: Path) -> None:
+    store = opened(tmp_path, Share(uploads=2))
+    left, busy = await store.begin("shop"), await store.begin("shop")
+    aged = (tmp_path / "uploads" / left).stat().st_mtime - 1000
+    os.utime(tmp_path / "uploads" / left, (aged, aged))
+    new = await store.begin("shop")
+    assert sorted(store.open_uploads()) == sorted([busy, new])
+    with pytest.raises(Refused):
+        await store.append(left, 0, parts(b"x"), LIMIT)
+
+
+async def test_bytes_over_the_share_are_refused_while_they_come_and_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs, "FLUSH_BYTES", 1000)
+    monkeypatch.setattr(blobs, "PIECE_BYTES", 500)
+    store = opened(tmp_path, Share(size_bytes=2500))
+    first, second = await store.begin("shop"), await store.begin("shop")
+    await store.append(first, 0, parts(bytes(1000)), LIMIT)
+    with pytest.raises(Unavailable) as refused:
+        await store.append(second, 0, parts(*[bytes(500)] * 4), LIMIT)
+    assert refused.value.problem.slug == "rate-limited"
+    assert store.open_uploads() == [first]
+    await store.append(first, 1000, parts(*[bytes(500)] * 8), LIMIT)  # alone it may
+
+
+async def test_an_upload_that_is_given_up_ends_whoever_sends_to_it(
+    store: BlobStore, tmp_path: Path
+) -> None:
+    sends = asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(100)
+            sends.set()
+            await asyncio.sleep(0)
+
+    upload = await store.begin()
+    sender = asyncio.create_task(store.append(upload, 0, endless(), 10**12))
+    await sends.wait()
+    await store.discard(upload)
+    with pytest.raises(Refused) as told:
+        await sender
+    assert told.value.problem.slug == "not-found"
+    assert list((tmp_path / "uploads").iterdir()) == []
+
+
+async def test_an_upload_that_another_process_gives_up_takes_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs, "FLUSH_BYTES", 1000)
+    monkeypatch.setattr(blobs, "PIECE_BYTES", 500)
+    store, other = opened(tmp_path), opened(tmp_path)
+    upload = await store.begin()
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield bytes(500)
+        await other.discard(upload)
+        while True:
+            yield bytes(500)
+
+    with pytest.raises(Refused) as told:
+        await store.append(upload, 0, endless(), 10**12)
+    assert told.value.problem.slug == "not-found"
 
 
 async def test_wrong_content_never_becomes_a_blob(store: BlobStore) -> None:

@@ -9,7 +9,6 @@ longer than it remembers reads it again. Whoever writes to an upload, or ends it
 """
 
 import asyncio
-import errno
 import fcntl
 import hashlib
 import os
@@ -23,7 +22,8 @@ from typing import BinaryIO, Final, TypeVar
 from pierhead.protocol.digest import Digest, parse_digest, same_digest
 from pierhead.protocol.errors import IntegrityError, Invalid, PierheadError, Refused, Unavailable
 from pierhead.protocol.problem import problem
-from pierhead.protocol.units import kept_bytes
+from pierhead.server.disk import leave_room, storage_errors
+from pierhead.server.share import Held, Share
 from pierhead.server.threads import ended, in_thread
 
 # Pieces of this size keep the event loop responsive and the number of thread hops small.
@@ -34,7 +34,9 @@ FLUSH_BYTES: Final = 32 * 1024 * 1024
 ABANDONED_SECONDS: Final = 24 * 3600
 STALLED_SECONDS: Final = 60.0  # a sender that is silent for longer is gone
 _BUSY_SECONDS: Final = 30.0
-_UPLOAD_ID: Final = re.compile(r"u_[a-z0-9]{8,64}\Z")
+_UPLOAD_ID: Final = re.compile(r"u_[a-z0-9]{8,64}(_[a-z0-9]{1,32}){0,2}\Z")
+# What an upload gives up with: what it holds is what is missing, or it can never become whole.
+_GIVEN_UP: Final = {"storage-full", "rate-limited", "too-large"}
 T = TypeVar("T")
 
 
@@ -58,9 +60,14 @@ class BlobStore:
         *,
         new_id: Callable[[], str],
         now: Callable[[], float] | None = None,
+        share: Share | None = None,
     ) -> None:
-        """Open the store under a folder. `now`: seconds since the epoch, if not the system's."""
+        """Open the store under a folder. `now`: seconds since the epoch, if not the system's.
+
+        `share`: what one owner's uploads may hold, if not the usual.
+        """
         self._now = now
+        self._share = share or Share()
         self._blobs = root / "blobs" / "sha256"
         self._staged = root / "uploads"
         self._trash = root / "trash"
@@ -87,12 +94,61 @@ class BlobStore:
             return file.read(limit_bytes)
 
     async def begin(self, mark: str = "") -> str:
-        """Begin an upload and return its id, which ends with `mark`: letters and digits."""
-        upload_id = self._new_id() + mark
-        with storage_errors():
-            self._file(upload_id).touch(exist_ok=False)
+        """Begin an upload and return its id, which ends with `_` and the mark.
+
+        `mark`: letters and digits that say whose it is, `OWNER` or `OWNER_FOR`; the uploads of an
+        owner count together. Without one, none is counted.
+
+        Raises:
+            Unavailable: the owner has too many already (`rate-limited`), or the disk is full.
+        """
+        upload_id = f"{self._new_id()}_{mark}" if mark else self._new_id()
+        await in_thread(self._make, self._file(upload_id))
         self._uploads[upload_id] = _Upload()
         return upload_id
+
+    def _make(self, file: Path) -> None:
+        with storage_errors(), self._counting():
+            file.touch(exist_ok=False)
+            try:
+                self._require_share(file.name)
+            except BaseException:
+                file.unlink()
+                raise
+
+    def open_uploads(self) -> list[str]:
+        """Return the ids of all uploads that have not ended."""
+        return [file.name for file in self._staged.iterdir()]
+
+    def _require_share(self, upload_id: str) -> None:
+        """Give up what an owner has too much of, or refuse what he begins or goes on with."""
+        owner = _owner(upload_id)
+        if not owner:
+            return
+        held = [*self._held_by(owner)]
+        newest = max((one.touched for one in held), default=0.0)
+        disk = os.statvfs(self._staged)
+        size = disk.f_blocks * disk.f_frsize
+        for name in self._share.given_up(held, now=newest, disk_bytes=size):
+            self._file(name).unlink(missing_ok=True)
+
+    def _held_by(self, owner: str) -> Iterator[Held]:
+        with os.scandir(self._staged) as entries:
+            for entry in entries:
+                if _owner(entry.name) == owner:
+                    with suppress(FileNotFoundError):
+                        told = entry.stat(follow_symlinks=False)
+                        yield Held(entry.name, told.st_size, told.st_mtime)
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Hold the right to count uploads, against this process and all others."""
+        folder = os.open(self._staged, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
 
     async def offset(self, upload_id: str) -> int:
         """Return how many bytes an upload has."""
@@ -108,12 +164,13 @@ class BlobStore:
 
         What arrived before an error or a cut stays, and counts. Whoever goes on exactly at the
         end takes over from a sender that has not been seen to be gone. When the disk is full the
-        upload is given up, since what it holds is what is missing.
+        upload is given up, since what it holds is what is missing; so is one that is too large, or
+        for which its owner has no room.
 
         Raises:
             Refused: `offset-mismatch`, with the offset to go on from.
             Invalid: the upload would be over `limit_bytes`.
-            Unavailable: the disk is full.
+            Unavailable: the disk is full, or all uploads of the owner are too large together.
         """
         upload = await self._upload(upload_id)
         if upload.sender is not None:
@@ -126,9 +183,9 @@ class BlobStore:
             )
             watch = asyncio.ensure_future(_end_when_silent(upload.sender, upload))
             try:
-                await _unless_superseded(upload.sender, upload)
-            except Unavailable as error:
-                if error.problem.slug == "storage-full":
+                await self._unless_superseded(upload_id, upload)
+            except (Unavailable, Invalid) as error:
+                if error.problem.slug in _GIVEN_UP:
                     await self.discard(upload_id)
                 raise
             finally:
@@ -149,11 +206,35 @@ class BlobStore:
                     if upload.size + sum(map(len, piece)) > limit_bytes:
                         raise Invalid(problem("too-large", f"more than {limit_bytes} bytes"))
                     writing = asyncio.ensure_future(
-                        asyncio.to_thread(_write, file.fileno(), upload, piece)
+                        asyncio.to_thread(self._add, upload_id, file.fileno(), upload, piece)
                     )
             finally:
                 if writing is not None:
                     await ended(writing)
+
+    async def _unless_superseded(self, upload_id: str, upload: _Upload) -> None:
+        """Wait for a sender; one that was too slow, or taken over from, is told where it ended."""
+        assert upload.sender is not None
+        try:
+            await upload.sender
+        except asyncio.CancelledError:
+            own = asyncio.current_task()
+            if own is not None and own.cancelling():
+                raise
+            if self._uploads.get(upload_id) is not upload:
+                raise _unknown() from None
+            detail = "another request went on with this upload, or nothing came for too long"
+            found = problem("offset-mismatch", detail, next_offset=upload.size)
+            raise Refused(found) from None
+
+    def _add(self, upload_id: str, descriptor: int, upload: _Upload, piece: list[bytes]) -> None:
+        before = upload.size
+        _write(descriptor, upload, piece)
+        if upload.size // FLUSH_BYTES > before // FLUSH_BYTES:
+            if not os.fstat(descriptor).st_nlink:
+                raise _unknown()  # another process ended it
+            with self._counting():
+                self._require_share(upload_id)
 
     async def commit(self, upload_id: str, digest: str) -> int:
         """Turn an upload into a blob and return its size.
@@ -205,9 +286,12 @@ class BlobStore:
             return self.path(digest).open("rb", buffering=0)
 
     async def discard(self, upload_id: str) -> None:
-        """Forget an upload; harmless when it is gone."""
-        self._uploads.pop(upload_id, None)
-        self._file(upload_id).unlink(missing_ok=True)
+        """Forget an upload, with whatever still comes in for it; harmless when it is gone."""
+        file = self._file(upload_id)
+        known = self._uploads.pop(upload_id, None)
+        if known is not None and known.sender is not None:
+            known.sender.cancel()
+        await in_thread(lambda: file.unlink(missing_ok=True))
 
     async def delete(self, digest: str) -> None:
         """Remove a blob; harmless when it is gone."""
@@ -310,6 +394,11 @@ class BlobStore:
                 yield
 
 
+def _owner(upload_id: str) -> str:
+    """Return whose an upload is, by its id; empty: nobody's in particular."""
+    return (*upload_id.split("_"), "", "")[2]
+
+
 def _unknown() -> PierheadError:
     return Refused(problem("not-found", "there is no such upload", hint="begin a new one"))
 
@@ -332,19 +421,6 @@ async def _lock(file: BinaryIO) -> None:
         except BlockingIOError:
             await asyncio.sleep(0.05)
     raise Unavailable(problem("dependency-unavailable", "the upload is in use; try again"))
-
-
-async def _unless_superseded(sender: "asyncio.Future[None]", upload: _Upload) -> None:
-    """Wait for a sender; one that was too slow, or taken over from, is told where it ended."""
-    try:
-        await sender
-    except asyncio.CancelledError:
-        own = asyncio.current_task()
-        if own is not None and own.cancelling():
-            raise
-        detail = "another request went on with this upload, or nothing came for too long"
-        found = problem("offset-mismatch", detail, next_offset=upload.size)
-        raise Refused(found) from None
 
 
 async def _counted(chunks: AsyncIterator[bytes], upload: _Upload) -> AsyncIterator[bytes]:
@@ -424,29 +500,3 @@ def _reread(file: Path, upload: _Upload) -> None:
             running.update(piece)
             size += len(piece)
     upload.size, upload.hash = size, running
-
-
-def leave_room(descriptor: int) -> None:
-    """Go on if what comes may be written: on a full disk not even a heartbeat can be noted.
-
-    Raises:
-        OSError: so little of the disk is left that it is kept for the database.
-    """
-    disk = os.fstatvfs(descriptor)
-    if disk.f_bavail * disk.f_frsize < kept_bytes(disk.f_blocks * disk.f_frsize):
-        raise OSError(errno.ENOSPC, "its disk is nearly full")
-
-
-class storage_errors:
-    """Turns a full or broken disk into `Unavailable`, with what to do."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-            slug = "storage-full" if full else "dependency-unavailable"
-            hint = "free some space on the control plane's disk" if full else None
-            found = problem(slug, f"could not store it: {error.strerror}", hint=hint)
-            raise Unavailable(found) from error

@@ -16,7 +16,7 @@ from typing import Any, Final
 from starlette.types import Message, Receive, Scope, Send
 
 from pierhead.server.bounded import Bounded
-from pierhead.server.files import CUT, ZERO_COPY
+from pierhead.server.files import CUT, ZERO_COPY, ShortFile
 from pierhead.server.handover import Pipe, of_registry
 from pierhead.server.threads import in_thread
 
@@ -129,8 +129,11 @@ async def _send_file(cycle: Any, file: int, offset: int, count: int) -> None:
                     limit.reschedule(asyncio.get_running_loop().time() + SLOW_SECONDS)
                 if full:
                     await _writable(out)
+    except ShortFile:
+        raise
     except (OSError, TimeoutError):
-        cycle.transport.abort()  # the reader is gone; a short answer must not look whole
+        cycle.disconnected = True  # the reader is gone; a short answer must not look whole
+        cycle.transport.abort()
     else:
         cycle.expected_content_length -= count
     finally:
@@ -153,7 +156,7 @@ def _burst(out: int, file: int, offset: int, end: int) -> tuple[int, bool]:
                 return offset - begun, True
             continue
         if moved == 0:
-            raise OSError("the file is shorter than it was")
+            raise ShortFile(offset)
         offset += moved
     return offset - begun, False
 

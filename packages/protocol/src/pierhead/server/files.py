@@ -16,13 +16,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from pierhead.server.log import get_logger
 from pierhead.server.stretch import Stretch
 from pierhead.server.threads import in_thread
 
 ZERO_COPY: Final = "http.response.zerocopysend"
 CUT: Final = "pierhead.response.cut"  # the message that ends an answer before its length
 PIECE_BYTES: Final = 1024 * 1024
+log = get_logger()
 _RANGE: Final = re.compile(r"bytes=(\d{0,15})-(\d{0,15})\Z")
+
+
+class ShortFile(OSError):
+    """A file ends before it did when it was opened."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"a file has only {size} bytes left")
 
 
 class RangeBody(ABC, Response):
@@ -53,12 +62,26 @@ class RangeBody(ABC, Response):
         begin = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **begin})
         if scope["method"] != "HEAD" and start < end:
-            await self.send_range(scope, send, start, end)
+            await self._send_or_cut(scope, send, start, end)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_or_cut(self, scope: Scope, send: Send, start: int, end: int) -> None:
+        """Send bytes; when the disk does not give them all, the reader must not take it for all."""
+        try:
+            await self.send_range(scope, send, start, end)
+        except OSError as error:
+            log.error("answer.cut", path=scope["path"], error=str(error))
+            if CUT not in scope.get("extensions", {}):
+                raise
+            await send({"type": CUT})
 
     @abstractmethod
     async def send_range(self, scope: Scope, send: Send, start: int, end: int) -> None:
-        """Send the bytes from `start` to before `end`."""
+        """Send the bytes from `start` to before `end`.
+
+        Raises:
+            OSError: they are not there any more.
+        """
 
 
 class FileBody(RangeBody):
@@ -137,5 +160,7 @@ async def _send_stretch(scope: Scope, send: Send, file: int, start: int, end: in
         return
     while start < end:
         piece = await in_thread(os.pread, file, min(PIECE_BYTES, end - start), start)
-        start += len(piece) or end  # a file that is shorter than it was ends the connection
+        if not piece:
+            raise ShortFile(start)
+        start += len(piece)
         await send({"type": "http.response.body", "body": piece, "more_body": True})

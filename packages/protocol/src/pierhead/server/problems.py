@@ -21,11 +21,15 @@ def problem_response(found: Problem, headers: dict[str, str] | None = None) -> R
     if found.status == 401:
         headers.setdefault("WWW-Authenticate", "Bearer")
     if found.status in {429, 503}:
-        # Whole seconds (RFC 9110, 10.2.3).
-        headers.setdefault("Retry-After", str(-(-(found.retry_after_ms or 1000) // 1000)))
+        headers.setdefault("Retry-After", retry_after(found.retry_after_ms or 1000))
     return Response(
         to_wire(found), status_code=found.status, media_type=PROBLEM_MEDIA_TYPE, headers=headers
     )
+
+
+def retry_after(milliseconds: int) -> str:
+    """Return the header of this name for a time: whole seconds (RFC 9110, 10.2.3)."""
+    return str(-(-milliseconds // 1000))
 
 
 async def on_pierhead_error(_request: Request, error: Exception) -> Response:

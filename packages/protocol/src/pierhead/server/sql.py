@@ -9,7 +9,9 @@ undoes itself alone. Operations never wait for anything but the database.
 """
 
 import asyncio
+import contextlib
 import queue
+import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +21,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import sqlalchemy as sa
 
 from pierhead.protocol.errors import Unavailable
-from pierhead.protocol.problem import problem
+from pierhead.protocol.problem import Problem, problem
 
 T = TypeVar("T")
 Operation: TypeAlias = Callable[[sa.Connection], T]
@@ -28,6 +30,7 @@ _Waiting: TypeAlias = tuple[Operation[Any], Future[Any]]
 # Enough to share a flush among all that arrived during the last one.
 GROUP_MAX: Final = 256
 READERS: Final = 2
+_BEGIN_ANEW: Final = "restore it from a backup, or begin anew without it: mv {} {}.old"
 _PRAGMAS: Final = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",
@@ -38,6 +41,22 @@ _PRAGMAS: Final = (
 
 class Database:
     """An open database. `read` and `write` may be awaited from one event loop."""
+
+    @classmethod
+    async def open(cls, path: Path, metadata: sa.MetaData, version: int) -> "Database":
+        """Open a database, with its tables; nothing is left open when that fails.
+
+        Raises:
+            Unavailable: it is none, not ours, of a newer release, or cannot be used; and why.
+        """
+        await asyncio.to_thread(_try_out, path)
+        database = cls(path)
+        try:
+            await database.write(lambda connection: _prepare(connection, path, metadata, version))
+        except Exception:
+            await database.close()
+            raise
+        return database
 
     def __init__(self, path: Path) -> None:
         self._engine = sa.create_engine(f"sqlite:///{path}", pool_size=READERS + 1, max_overflow=0)
@@ -94,6 +113,49 @@ class Database:
                 self._waiting.put(None)  # the end comes after this group
                 return
             yield following
+
+
+def _try_out(path: Path) -> None:
+    """See that a file can be opened as a database, or be made one."""
+    try:
+        # Not with the usual pragmas: those would change what is somebody else's.
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA schema_version")
+            connection.execute("BEGIN IMMEDIATE")
+            connection.rollback()
+    except sqlite3.Error as error:
+        raise Unavailable(_unusable(path, error)) from error
+
+
+def _unusable(path: Path, error: sqlite3.Error) -> Problem:
+    name = getattr(error, "sqlite_errorname", "").removeprefix("SQLITE_").partition("_")[0]
+    if name == "FULL":
+        hint = f"free some space on the disk of {path}"
+        return problem("storage-full", f"the disk of {path} is full", hint=hint)
+    detail, hint = {
+        "NOTADB": (f"{path} is not a database", _BEGIN_ANEW),
+        "CORRUPT": (f"{path} is damaged", _BEGIN_ANEW),
+        "READONLY": (f"{path} cannot be written", "give it to whoever runs this: chown USER {}"),
+        "CANTOPEN": (f"{path} cannot be opened", "look who may: ls -l {}"),
+        "BUSY": (f"{path} is in use by another program", "end that one: fuser {}"),
+    }.get(name, (f"{path} cannot be used: {error}", _BEGIN_ANEW))
+    return problem("dependency-unavailable", detail, hint=hint.format(path, path))
+
+
+def _prepare(connection: sa.Connection, path: Path, metadata: sa.MetaData, version: int) -> None:
+    """Make the tables of a new database, or see that an old one is ours."""
+    there = {*sa.inspect(connection).get_table_names()}
+    if there and there.isdisjoint(metadata.tables):
+        detail = f"{path} is a database of something else"
+        hint = _BEGIN_ANEW.format(path, path)
+        raise Unavailable(problem("dependency-unavailable", detail, hint=hint))
+    found = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+    if found > version:
+        detail = f"{path} is of a newer release: it has version {found}, this one knows {version}"
+        hint = "start the newer release, or restore a backup from before it"
+        raise Unavailable(problem("dependency-unavailable", detail, hint=hint))
+    metadata.create_all(connection)
+    connection.exec_driver_sql(f"PRAGMA user_version={version}")
 
 
 def _commit_group(connection: sa.Connection, group: Iterable[_Waiting]) -> None:

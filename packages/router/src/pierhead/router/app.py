@@ -24,7 +24,9 @@ from pierhead.router.domain.credential import USE_STORED_EVERY
 from pierhead.router.domain.reach import Reach, proxy_networks, reach
 from pierhead.router.services.here import supervise
 from pierhead.router.services.sweep import EVERY_SECONDS
+from pierhead.router.usable import require_folders
 from pierhead.server.addresses import usual_address
+from pierhead.server.disk import require_usable
 from pierhead.server.door import EVERYBODY, LOOPBACK, Network
 from pierhead.server.forwarded import SecureOnly
 from pierhead.server.log import configure, get_logger
@@ -39,9 +41,10 @@ async def run(settings: Settings) -> None:
     """Run a control plane until a signal comes.
 
     Raises:
-        Unavailable: the port or the data folder is taken.
+        Unavailable: the port or the data folder is taken, or cannot be used.
         Refused: the settings contradict each other.
     """
+    require_folders(settings.data, settings.config)
     holder = lock(settings.data)
     if settings.held_fd is not None:
         os.set_inheritable(settings.held_fd, False)  # it ends with us, not with what we start
@@ -124,9 +127,10 @@ async def guest(settings: Settings, *, listens: bool) -> AsyncIterator[Router]:
     it does not listen itself, the program serves its application, under the public URL.
 
     Raises:
-        Unavailable: the port or the data folder is taken.
+        Unavailable: the port or the data folder is taken, or cannot be used.
         Refused: the settings contradict each other.
     """
+    require_usable(settings.data, elsewhere="EmbeddedRouter(data_dir=...)")
     holder = lock(settings.data)
     listeners: list[socket] = []
     try:
@@ -185,6 +189,7 @@ async def _sweep_for_ever(router: Router) -> None:
         await asyncio.sleep(EVERY_SECONDS)
         try:
             await router.sweep.once()
+            await router.garbage.uploads()
             minutely -= timedelta(seconds=EVERY_SECONDS)
             if minutely < timedelta():
                 minutely = USE_STORED_EVERY

@@ -54,7 +54,7 @@ from pierhead.router.services.contexts import Contexts
 from pierhead.router.services.events import Events
 from pierhead.router.services.garbage import Garbage
 from pierhead.router.services.identity import Identity
-from pierhead.router.services.images import CONFIG_BYTES_MAX, Blobs
+from pierhead.router.services.images import CONFIG_BYTES_MAX
 from pierhead.router.services.intake import Intakes
 from pierhead.router.services.lifecycle import Lifecycle
 from pierhead.router.services.logins import Logins
@@ -292,10 +292,7 @@ def _attempts(of: _Parts) -> Attempts:
         bells=of.bells,
         logs=of.logs,
         clock=of.clock,
-        blobs=Blobs(
-            read=lambda digest: of.blobs.read(digest, CONFIG_BYTES_MAX),
-            size=lambda digest: of.blobs.path(digest).stat().st_size,
-        ),
+        read_blob=lambda digest: of.blobs.read(digest, CONFIG_BYTES_MAX),
         vault=of.vault,
         intakes=Intakes(of.logs),
         steps=Steps(store=of.store, lifecycle=of.lifecycle, logs=of.logs, clock=of.clock),

@@ -39,7 +39,7 @@ from pierhead.protocol.problem import problem
 from pierhead.protocol.tree import Entry
 from pierhead.router.adapters.sql.content_index import ContentIndex, Place, Segment
 from pierhead.router.ports.contexts import Archive, NewPage, SealedPage
-from pierhead.server.blobs import leave_room, storage_errors
+from pierhead.server.disk import leave_room, storage_errors
 from pierhead.server.log import get_logger
 from pierhead.server.stretch import Stretch
 from pierhead.server.threads import in_thread

@@ -13,7 +13,7 @@ import zstandard
 from pierhead.protocol.errors import Invalid
 from pierhead.protocol.plan import CONTEXT_BYTES_MAX
 from pierhead.protocol.problem import problem
-from pierhead.server.blobs import leave_room, storage_errors
+from pierhead.server.disk import leave_room, storage_errors
 from pierhead.server.threads import in_thread
 
 _PIECE_BYTES: Final = 1024 * 1024

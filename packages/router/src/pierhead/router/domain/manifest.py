@@ -1,16 +1,20 @@
 """What a manifest says, read once and checked: its kind, its parts, what it is about.
 
 A manifest is kept and served byte for byte; what is read here only decides whether it may be kept
-(all that it refers to is there), how long its parts live, and which question about another
-manifest it answers. Nothing of it is believed that could make it a document of ours.
+(all that it refers to is there, and as it says), how long its parts live, and which question about
+another manifest it answers. Nothing of it is believed that could make it a document of ours, and
+one that readers could understand in two ways is none.
 """
 
+import base64
+import binascii
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from pierhead.protocol.digest import parse_digest
+from pierhead.protocol.digest import digest_of, parse_digest
 from pierhead.router.domain.errors import InvalidRequest
 
 MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024  # distribution-spec, "Pushing Manifests"
@@ -23,6 +27,29 @@ IMAGES: Final = frozenset(
     }
 )
 INDEXES: Final = frozenset({OCI_INDEX, "application/vnd.docker.distribution.manifest.list.v2+json"})
+SIZE_MAX: Final = 2**63 - 1  # what readers keep it in
+# RFC 6838, with room for parameters; a type is shown, and compared, and never acted upon.
+_MEDIA_TYPE: Final = re.compile(r"[!-~]{1,127}/[ -~]{1,255}\Z")
+_PUSH_AGAIN: Final = "push what it is about again, or let whoever made the manifest make it anew"
+_NAMES: Final = {
+    name.casefold(): name
+    for name in (
+        "schemaVersion",
+        "mediaType",
+        "artifactType",
+        "config",
+        "layers",
+        "blobs",
+        "manifests",
+        "subject",
+        "annotations",
+        "digest",
+        "size",
+        "urls",
+        "data",
+        "platform",
+    )
+}
 # Older clients attach things by it; image-spec 1.1 has an image manifest with a subject instead.
 _ARTIFACT: Final = "application/vnd.oci.artifact.manifest.v1+json"
 
@@ -31,23 +58,57 @@ class ManifestInvalid(InvalidRequest):
     """The body is not a manifest, or not the one that the request says."""
 
 
+class SizeWrong(ManifestInvalid):
+    """A part that is there is not as long as the manifest says."""
+
+
+class Part(NamedTuple):
+    """What a manifest says of another document: the fields of a descriptor that are always there.
+
+    `role`: the place in the manifest, for people: `layer 2`.
+    """
+
+    role: str
+    digest: str
+    size_bytes: int
+    media_type: str
+
+    def require_size(self, there: int) -> None:
+        """Raise `SizeWrong` when what is there is shorter or longer."""
+        if there != self.size_bytes:
+            said = f"has {there} bytes, and the manifest says {self.size_bytes}"
+            raise SizeWrong(f"{self.role} ({self.digest}) {said}", hint=_PUSH_AGAIN)
+
+    def require_manifest(self, media_type: str, there: int) -> None:
+        """Raise `ManifestInvalid` when the manifest that is there is of another type or size."""
+        self.require_size(there)
+        if media_type != self.media_type:
+            said = f"is of the type {media_type}, and the manifest says {_shown(self.media_type)}"
+            raise ManifestInvalid(f"{self.role} ({self.digest}) {said}", hint=_PUSH_AGAIN)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a manifest says. Parts are digests, in the order of the manifest."""
+    """What a manifest says, its parts in its own order."""
 
     kind: str
-    blobs: tuple[str, ...] = ()
-    manifests: tuple[str, ...] = ()
-    subject: str | None = None
+    blobs: tuple[Part, ...] = ()
+    manifests: tuple[Part, ...] = ()
+    subject: Part | None = None
     artifact_type: str | None = None
     annotations: Mapping[str, str]
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The digests of what it cannot do without."""
+        return tuple(part.digest for part in (*self.blobs, *self.manifests))
 
 
 def read_manifest(body: bytes, said: str) -> Reading:
     """Read a manifest that came with a Content-Type.
 
     Raises:
-        ManifestInvalid: it is none, or the two do not agree.
+        ManifestInvalid: it is none, the two do not agree, or it says something twice.
     """
     document = _document(body)
     kind = _kind(said, document)
@@ -63,7 +124,7 @@ def read_manifest(body: bytes, said: str) -> Reading:
         kind=kind,
         blobs=blobs,
         manifests=manifests,
-        subject=_digest(subject) if subject is not None else None,
+        subject=_part(subject, "the subject") if subject is not None else None,
         artifact_type=artifact_type if isinstance(artifact_type, str) else None,
         annotations=_annotations(document.get("annotations")),
     )
@@ -81,12 +142,35 @@ def referrer(reading: Reading, digest: str, size_bytes: int) -> dict[str, Any]:
 
 def _document(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body)
+        found = json.loads(body, object_pairs_hook=_once_each, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ManifestInvalid("the manifest is not JSON") from error
     if not isinstance(found, dict):
         raise ManifestInvalid("the manifest is not an object")
+    _require_plain_names(found)
     return found
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; of two values under one name, each reader would take another."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ManifestInvalid(f"the manifest says {_shown(twice)} twice")
+    return found
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _require_plain_names(found: dict[str, Any]) -> None:
+    """Refuse `Config` beside `config`, and instead of it: some readers take it for the same."""
+    for name in found:
+        meant = _NAMES.get(name.casefold())
+        if meant not in (None, name):
+            raise ManifestInvalid(f"the manifest says {_shown(name)} where {meant!r} is meant")
 
 
 def _kind(said: str, document: dict[str, Any]) -> str:
@@ -103,30 +187,52 @@ def _kind(said: str, document: dict[str, Any]) -> str:
     return kind
 
 
-def _parts(kind: str, document: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _parts(kind: str, document: dict[str, Any]) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
     """Return the blobs and the manifests that a manifest cannot do without."""
     if kind in INDEXES:
         if document.get("schemaVersion") != 2:
             raise ManifestInvalid("the index is not an OCI index or a Docker manifest list")
-        return (), _digests(document.get("manifests"))
+        return (), _each(document.get("manifests"), "manifest")
     if kind == _ARTIFACT:
-        return _digests(document.get("blobs", [])), ()
-    config = _digests([document.get("config")])
-    return (*config, *_digests(document.get("layers"))), ()
+        return _each(document.get("blobs", []), "blob"), ()
+    config = _part(document.get("config"), "the configuration")
+    return (config, *_each(document.get("layers"), "layer")), ()
 
 
-def _digests(found: object) -> tuple[str, ...]:
+def _each(found: object, role: str) -> tuple[Part, ...]:
     if not isinstance(found, list) or len(found) > PARTS_MAX:
-        raise ManifestInvalid("the manifest's descriptors are missing or too many")
-    return tuple(_digest(part) for part in found)
+        raise ManifestInvalid(f"the manifest's {role}s are missing, or more than {PARTS_MAX}")
+    return tuple(_part(part, f"{role} {number}") for number, part in enumerate(found, 1))
 
 
-def _digest(descriptor: object) -> str:
-    said = descriptor.get("digest") if isinstance(descriptor, dict) else None
+def _part(descriptor: object, role: str) -> Part:
+    """Read a descriptor (image-spec, descriptor.md)."""
+    if not isinstance(descriptor, dict):
+        raise ManifestInvalid(f"{role} is missing, or is no descriptor")
+    _require_plain_names(descriptor)
+    said, size, kind = (descriptor.get(name) for name in ("digest", "size", "mediaType"))
     try:
-        return parse_digest(said if isinstance(said, str) else "")
+        digest = parse_digest(said if isinstance(said, str) else "")
     except ValueError as error:
-        raise ManifestInvalid("the manifest has a descriptor without a sha256 digest") from error
+        raise ManifestInvalid(f"{role} is without a sha256 digest") from error
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= SIZE_MAX:
+        raise ManifestInvalid(f"{role} ({digest}) is without a size in bytes")
+    if not isinstance(kind, str) or not _MEDIA_TYPE.match(kind):
+        raise ManifestInvalid(f"{role} ({digest}) is without a media type")
+    _require_same_data(descriptor, role, digest, size)
+    return Part(role, digest, size, kind)
+
+
+def _require_same_data(descriptor: dict[str, Any], role: str, digest: str, size: int) -> None:
+    """Refuse content beside its digest that is something else."""
+    if "data" not in descriptor:
+        return
+    try:
+        data = base64.b64decode(descriptor["data"], validate=True)
+    except (TypeError, ValueError, binascii.Error) as error:
+        raise ManifestInvalid(f"the data of {role} ({digest}) is not base64") from error
+    if (len(data), digest_of(data)) != (size, digest):
+        raise ManifestInvalid(f"the data of {role} ({digest}) is something else")
 
 
 def _annotations(found: object) -> dict[str, str]:

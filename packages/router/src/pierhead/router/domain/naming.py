@@ -5,11 +5,13 @@ from typing import Final
 
 from msgspec import Struct
 
+from pierhead.protocol.digest import digest_of
 from pierhead.protocol.ids import PROJECT_PATTERN, TAG_PATTERN
 from pierhead.router.domain.errors import InvalidRequest
 
 _PROJECT: Final = re.compile(PROJECT_PATTERN)
 _TAG: Final = re.compile(TAG_PATTERN)
+_MARK_LENGTH: Final = 16
 
 
 class TagName(Struct, frozen=True):
@@ -59,6 +61,29 @@ def family_of(build_id: str) -> str:
 def attempt_name(build_id: str, fence: int) -> str:
     """Return the name under which an attempt's pushes are pending."""
     return f"{build_id}.{fence}"
+
+
+def upload_mark(repository: str, attempt: str) -> str:
+    """Return what the id of an upload ends with: whose it is, and of which attempt, if of one.
+
+    It tells nothing about either.
+    """
+    owner = _short_hash(repository)
+    return f"{owner}_{_short_hash(attempt)}" if attempt else owner
+
+
+def mark_of(upload_id: str) -> str:
+    """Return what the id of an upload ends with; empty: it is nobody's in particular."""
+    return (*upload_id.split("_", 2), "", "")[2]
+
+
+def is_of_attempt(upload_id: str) -> bool:
+    """Say whether an upload is of an attempt, and of no use after it."""
+    return "_" in mark_of(upload_id)
+
+
+def _short_hash(text: str) -> str:
+    return digest_of(text.encode()).removeprefix("sha256:")[:_MARK_LENGTH]
 
 
 def reference(host: str, project: str, digest: str) -> str:

@@ -25,6 +25,7 @@ from pierhead.router.domain.manifest import (
     MANIFEST_BYTES_MAX,
     OCI_INDEX,
     ManifestInvalid,
+    SizeWrong,
 )
 from pierhead.router.domain.passes import (
     LIFETIME,
@@ -43,7 +44,7 @@ from pierhead.router.http.requests import Authenticate, number, token_of
 from pierhead.router.services.passes import Passes
 from pierhead.router.services.registry import BlobUnknown, Registry
 from pierhead.server.files import FileBody
-from pierhead.server.problems import read_body
+from pierhead.server.problems import read_body, retry_after
 
 _NAME: Final = re.compile(PROJECT_PATTERN)
 _TAG: Final = re.compile(TAG_PATTERN)
@@ -74,6 +75,7 @@ _UNKNOWN: Final = (
 )
 # The distribution-spec has statuses of its own for these.
 _STATUS: Final = {"offset-mismatch": 416, "digest-mismatch": 400, "upstream-refused": 403}
+_DETAILS: Final = ("next_offset", "retry_after_ms", "hint")  # of a problem, besides its text
 Endpoint = Callable[["RegistryHandlers", Request, Principal, str, str], Awaitable[Response]]
 
 
@@ -93,6 +95,7 @@ class MethodNotAllowed(Refused):
 
 _REFUSALS: Final[tuple[tuple[type[Refused], str], ...]] = (
     (BlobUnknown, "MANIFEST_BLOB_UNKNOWN"),
+    (SizeWrong, "SIZE_INVALID"),
     (ManifestInvalid, "MANIFEST_INVALID"),
     (DigestInvalid, "DIGEST_INVALID"),
     (SizeInvalid, "SIZE_INVALID"),
@@ -168,7 +171,9 @@ class RegistryHandlers:
             return self._refusal(request, error)
         except PierheadError as error:
             found = error.problem
-            return self._error(request, found.slug, str(error), next_offset=found.next_offset)
+            said = {name: getattr(found, name) for name in _DETAILS}
+            told = {name: value for name, value in said.items() if value is not None}
+            return self._error(request, found.slug, str(error), **told)
 
     def _refusal(self, request: Request, error: Refused) -> Response:
         code = next((code for kind, code in _REFUSALS if isinstance(error, kind)), None)
@@ -189,6 +194,8 @@ class RegistryHandlers:
             )
         if status == 416:
             headers = {"Location": path, "Range": _range(int(str(detail["next_offset"])))}
+        if status in {429, 503}:
+            headers["Retry-After"] = retry_after(int(str(detail.get("retry_after_ms", 1000))))
         errors = {"errors": [{"code": code, "message": text, "detail": detail}]}
         return Response(json.dumps(errors), status, headers, "application/json")
 
@@ -220,8 +227,19 @@ class RegistryHandlers:
             _digest(query["digest"])  # before anything is begun
         upload_id = await self.registry.begin(who, name)
         if "digest" in query:
-            return await self.finish(request, who, name, upload_id)
+            return await self._at_once(request, who, name, upload_id)
         return _progress(name, upload_id, 0, 202)
+
+    async def _at_once(self, request: Request, who: Principal, name: str, upload: str) -> Response:
+        """Upload whole with the request that begins it, or leave nothing of it.
+
+        Whoever is cut never hears of the upload, so nobody could go on with it.
+        """
+        try:
+            return await self.finish(request, who, name, upload)
+        except BaseException:
+            await self.registry.cancel_upload(who, name, upload)
+            raise
 
     async def append(self, request: Request, who: Principal, name: str, upload: str) -> Response:
         """`PATCH /v2/NAME/blobs/uploads/ID`, with or without Content-Range."""

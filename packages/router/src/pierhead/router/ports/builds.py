@@ -132,6 +132,10 @@ class Builds(Protocol):
         """Return builds that a runner has: never a parent."""
         ...
 
+    def live_attempts(self) -> Sequence[tuple[str, str]]:
+        """Return the attempts that runners have now: each one's project and name."""
+        ...
+
     def add_event(
         self, build_id: str, *, fence: int, log_size: int, kind: str, payload: bytes
     ) -> None:

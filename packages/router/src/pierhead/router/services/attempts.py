@@ -32,7 +32,7 @@ from pierhead.router.ports.store import Ledger, Store
 from pierhead.router.ports.system import Clock
 from pierhead.router.ports.vault import Vault
 from pierhead.router.services.bells import Bells
-from pierhead.router.services.images import Blobs, true_envelope
+from pierhead.router.services.images import ReadBlob, true_envelope
 from pierhead.router.services.intake import Intake, Intakes, patterns_of, without_secrets
 from pierhead.router.services.lifecycle import Lifecycle, announce
 from pierhead.router.services.steps import Ended, Steps
@@ -51,7 +51,7 @@ class Attempts:
     bells: Bells
     logs: Logs
     clock: Clock
-    blobs: Blobs
+    read_blob: ReadBlob
     vault: Vault
     intakes: Intakes
     steps: Steps
@@ -248,7 +248,7 @@ class Attempts:
         """
         name = attempt_name(stored.id, attempt.fence)
         if envelope.outcome == "succeeded":
-            return true_envelope(ledger, stored, name, envelope, self.blobs)
+            return true_envelope(ledger, stored, name, envelope, self.read_blob)
         held = stored.build.lease is not None and stored.build.lease.fence == attempt.fence
         if envelope.outcome == "cancelled" and stored.build.cancel is None and held:
             # Runners hear of the wish from the router alone.

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 from pierhead.protocol.result import Envelope
+from pierhead.router.domain.naming import is_of_attempt, mark_of, upload_mark
 from pierhead.router.domain.parent import Parent
 from pierhead.router.domain.retention import Retention, is_over
 from pierhead.router.ports.builds import StoredBuild
@@ -60,6 +61,24 @@ class Garbage:
         blobs = await self._blobs(now)
         freed = await asyncio.to_thread(self.blobs.empty_trash)
         return Collected(builds=builds, logs=logs, links=links, blobs=blobs, freed_bytes=freed)
+
+    async def uploads(self) -> int:
+        """Give up the uploads of attempts that are over, with which nobody can go on.
+
+        Cheap when there are none, so that it may run each second.
+        """
+        theirs = [
+            one for one in await asyncio.to_thread(self.blobs.open_uploads) if is_of_attempt(one)
+        ]
+        if not theirs:
+            return 0
+        # Later than what was found: whoever began one of these was live before this is read.
+        live = await self.store.read(lambda ledger: ledger.live_attempts())
+        marks = {upload_mark(*attempt) for attempt in live}
+        over = [one for one in theirs if mark_of(one) not in marks]
+        for one in over:
+            await self.blobs.discard(one)
+        return len(over)
 
     async def _builds(self, now: datetime) -> int:
         """Forget builds that ended long ago, with their images that no tag names."""

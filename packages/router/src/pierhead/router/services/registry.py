@@ -18,8 +18,8 @@ from pierhead.router.domain.errors import (
     NotFound,
     OffsetMismatch,
 )
-from pierhead.router.domain.manifest import Reading, read_manifest, referrer
-from pierhead.router.domain.naming import attempt_name
+from pierhead.router.domain.manifest import Part, Reading, read_manifest, referrer
+from pierhead.router.domain.naming import attempt_name, mark_of, upload_mark
 from pierhead.router.domain.rights import (
     may_move_tag,
     may_pull,
@@ -38,7 +38,6 @@ BLOB_BYTES_MAX: Final = 64 * 1024**3
 TOLD_EVERY: Final = timedelta(hours=1)
 REFERRERS_BYTES: Final = 2 * 1024 * 1024  # of manifests for one answer, a fraction of them
 _AT_ONCE: Final = 16
-_MARK_LENGTH: Final = 16
 
 
 class BlobUnknown(InvalidRequest):
@@ -110,7 +109,7 @@ class Registry:
     async def begin(self, principal: Principal, repository: str) -> str:
         """Begin an upload; its id is marked, so that it is of no use in another repository."""
         require_push(principal, repository)
-        return await self.blobs.begin(_mark(principal, repository))
+        return await self.blobs.begin(upload_mark(repository, _pending(principal)))
 
     async def mount(self, principal: Principal, repository: str, digest: str, source: str) -> bool:
         """Link a blob from another repository; false: it has to be uploaded."""
@@ -178,7 +177,7 @@ class Registry:
 
         Raises:
             NotAllowed: an attempt's token was used for a tag.
-            ManifestInvalid: it is not a manifest.
+            ManifestInvalid: it is not a manifest, or says what is not true of its parts.
             BlobUnknown: it refers to what is not there.
         """
         require_push(principal, repository)
@@ -194,13 +193,13 @@ class Registry:
             digest=digest,
             media_type=reading.kind,
             body=body,
-            parts=(*reading.blobs, *reading.manifests),
-            subject=reading.subject,
+            parts=reading.needed,
+            subject=reading.subject.digest if reading.subject else None,
         )
 
         def operation(ledger: Ledger) -> None:
             pending = _pending(principal)
-            _require_parts(ledger, repository, reading, pending, self._has_file)
+            _require_parts(ledger, repository, reading, pending, self._size_here)
             ledger.add_manifest(manifest, pending)
             if not by_digest:
                 ledger.set_tag(repository, wanted, digest)
@@ -208,8 +207,12 @@ class Registry:
         await self.store.write(operation)
         return manifest
 
-    def _has_file(self, digest: str) -> bool:
-        return self.blobs.path(digest).exists()
+    def _size_here(self, digest: str) -> int | None:
+        """Return how long a blob is, while a transaction keeps it from being taken away."""
+        try:
+            return self.blobs.path(digest).stat().st_size
+        except FileNotFoundError:
+            return None
 
     async def delete_manifest(self, principal: Principal, repository: str, wanted: str) -> None:
         """Delete a tag, or a manifest with the tags on it.
@@ -291,13 +294,8 @@ def _require_delete(principal: Principal, repository: str) -> None:
 def _require_own(principal: Principal, repository: str, upload_id: str) -> None:
     """Raise `NotFound` for an upload that was begun elsewhere, or is not of the registry."""
     require_push(principal, repository)
-    if not upload_id.endswith(_mark(principal, repository)):
+    if mark_of(upload_id) != upload_mark(repository, _pending(principal)):
         raise NotFound("there is no such upload")
-
-
-def _mark(principal: Principal, repository: str) -> str:
-    whose = f"{repository}\n{_pending(principal)}".encode()
-    return digest_of(whose).removeprefix("sha256:")[:_MARK_LENGTH]
 
 
 def _pending(principal: Principal) -> str:
@@ -307,12 +305,34 @@ def _pending(principal: Principal) -> str:
 
 
 def _require_parts(
-    ledger: Ledger, repository: str, reading: Reading, pending: str, kept: Callable[[str], bool]
+    ledger: Ledger,
+    repository: str,
+    reading: Reading,
+    pending: str,
+    size_here: Callable[[str], int | None],
 ) -> None:
-    """Raise `BlobUnknown` when a manifest refers to what the pusher does not see."""
+    """Refuse a manifest whose parts the pusher does not see, or that says something else of them.
+
+    Raises:
+        BlobUnknown: a part was not pushed; the subject may come later, or never.
+        ManifestInvalid: one is of another size or type than is said.
+    """
     for part in reading.manifests:
-        if ledger.manifest(repository, part, pending) is None:
-            raise BlobUnknown(f"the index refers to {part}, which was not pushed")
+        _require_manifest(ledger, repository, part, pending)
     for part in reading.blobs:
-        if not ledger.has_blob(repository, part, pending) or not kept(part):
-            raise BlobUnknown(f"the manifest refers to {part}, which was not pushed")
+        there = (
+            size_here(part.digest) if ledger.has_blob(repository, part.digest, pending) else None
+        )
+        if there is None:
+            raise BlobUnknown(f"the manifest refers to {part.digest}, which was not pushed")
+        part.require_size(there)
+    subject = reading.subject
+    if subject and ledger.manifest(repository, subject.digest, pending) is not None:
+        _require_manifest(ledger, repository, subject, pending)
+
+
+def _require_manifest(ledger: Ledger, repository: str, part: Part, pending: str) -> None:
+    found = ledger.manifest(repository, part.digest, pending)
+    if found is None:
+        raise BlobUnknown(f"the index refers to {part.digest}, which was not pushed")
+    part.require_manifest(found.media_type, len(found.body))

@@ -17,6 +17,7 @@ from pierhead.server.sql import Database
 T = TypeVar("T")
 _ASKED_AT_ONCE: Final = 500  # SQLite takes 999 values in any release
 METADATA: Final = sa.MetaData()
+SCHEMA_VERSION: Final = 1
 
 _files = sa.Table(
     "content_files",
@@ -87,10 +88,12 @@ class ContentIndex:
 
     @classmethod
     async def open(cls, path: Path) -> "ContentIndex":
-        """Open it, and make its tables when it is new."""
-        database = Database(path)
-        await database.write(METADATA.create_all)
-        return cls(database)
+        """Open it, and make its tables when it is new.
+
+        Raises:
+            Unavailable: it cannot be used, or a newer release wrote it.
+        """
+        return cls(await Database.open(path, METADATA, SCHEMA_VERSION))
 
     async def close(self) -> None:
         """Finish what waits, then close."""

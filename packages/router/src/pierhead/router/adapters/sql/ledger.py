@@ -9,9 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import sqlalchemy as sa
 
-from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.plan import ContextRef, Submit
-from pierhead.protocol.problem import problem
 from pierhead.protocol.result import Envelope
 from pierhead.protocol.runner import Capabilities
 from pierhead.router.adapters.sql import tables as t
@@ -22,7 +20,7 @@ from pierhead.router.adapters.sql.projects import SqlProjects
 from pierhead.router.adapters.sql.statements import SELECTOR_LENGTH, selector, upsert
 from pierhead.router.domain.build import Build, CancelWish, Lease, State
 from pierhead.router.domain.enrollment import Code
-from pierhead.router.domain.naming import family_of
+from pierhead.router.domain.naming import attempt_name, family_of
 from pierhead.router.domain.parent import Child, Parent
 from pierhead.router.domain.session import Session
 from pierhead.router.ports.builds import StoredBuild, StoredEvent
@@ -44,6 +42,9 @@ _OPEN_BUILDS: Final = {
     .limit(1000)
     for state in (State.QUEUED, State.LEASED)
 }
+_LIVE_ATTEMPTS: Final = sa.select(t.builds.c.project, t.builds.c.id, t.builds.c.fence).where(
+    t.builds.c.state == sa.literal_column(f"'{State.LEASED}'"), t.builds.c.children.is_(None)
+)
 _QUEUE_LENGTH: Final = sa.select(sa.func.count()).where(
     t.builds.c.state == sa.literal_column(f"'{State.QUEUED}'"), t.builds.c.children.is_(None)
 )
@@ -71,15 +72,9 @@ class SqlStore:
         """Open the database, and make its tables when it is new.
 
         Raises:
-            Unavailable: a newer release wrote it.
+            Unavailable: it cannot be used, or a newer release wrote it.
         """
-        store = cls(Database(path))
-        try:
-            await store._database.write(_prepare)
-        except Exception:
-            await store.close()
-            raise
-        return store
+        return cls(await Database.open(path, METADATA, t.SCHEMA_VERSION))
 
     async def write(self, operation: Callable[[Ledger], T]) -> T:
         """Run it in a transaction that is on the disk when this returns."""
@@ -92,16 +87,6 @@ class SqlStore:
     async def close(self) -> None:
         """Finish what waits, then close."""
         await self._database.close()
-
-
-def _prepare(connection: sa.Connection) -> None:
-    version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
-    if version > t.SCHEMA_VERSION:
-        detail = f"the database has version {version}; this release knows {t.SCHEMA_VERSION}"
-        hint = "start the newer release, or restore a backup from before it"
-        raise Unavailable(problem("dependency-unavailable", detail, hint=hint))
-    METADATA.create_all(connection)
-    connection.exec_driver_sql(f"PRAGMA user_version={t.SCHEMA_VERSION}")
 
 
 class SqlLedger(SqlImages, SqlMirror, SqlProjects):
@@ -214,6 +199,11 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
     def leased(self) -> Sequence[StoredBuild]:
         """Return builds that a runner has."""
         return self._open(State.LEASED)
+
+    def live_attempts(self) -> Sequence[tuple[str, str]]:
+        """Return the attempts that runners have now: each one's project and name."""
+        rows = self._sql.execute(_LIVE_ATTEMPTS)
+        return [(row.project, attempt_name(row.id, row.fence)) for row in rows]
 
     def _open(self, state: State) -> Sequence[StoredBuild]:
         rows = self._sql.execute(_OPEN_BUILDS[state])
