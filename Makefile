@@ -4,14 +4,14 @@ NOX := .venv/bin/nox --session
 
 help: ## Show what you can do here
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-setup: ## Install every role, as locked, into .venv
-	@tools/setup.sh engines
+setup: ## Install every role, as locked, into .venv, and what builds images
+	@tools/setup.sh builder
 check: ## Everything that must be green before a commit (about a minute)
 	@tools/setup.sh && $(NOX) check
 test: ## All of check, then real engines, packages and acceptance (minutes, as root)
 	@tools/setup.sh engines && $(NOX) test
 demo: ## Start a control plane, build an image with it, pull it and run it (as root)
-	@tools/setup.sh engines && .venv/bin/python -m tools.demo
+	@tools/setup.sh demo && .venv/bin/python -m tools.demo
 sim: ## Hunt for bugs with many seeds: make sim SEEDS=5000
 	@tools/setup.sh && $(NOX) soak -- $(or $(SEEDS),1000)
 fix: ## Format, and fix what tools can fix

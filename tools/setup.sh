@@ -3,7 +3,12 @@
 # every role, exactly as requirements.lock says. Quick when all is there.
 #
 #   tools/setup.sh            enough for lint, types, unit tests and the simulator
-#   tools/setup.sh engines    also what builds, pulls and runs images
+#   tools/setup.sh builder    also what builds images on this machine
+#   tools/setup.sh demo       also what pulls and runs them
+#   tools/setup.sh engines    also all the engines and registries that the tests try
+#
+# Some of these packages bring a service. None is started or enabled: what is used here is started
+# by whoever uses it, and ends with it.
 #
 # It is shell because on a bare machine there is no Python yet. It never replaces an engine that is
 # there: docker.io and runc conflict with docker-ce and containerd.io, so commands are looked for
@@ -30,24 +35,39 @@ missing() {
     [ -s /etc/ssl/certs/ca-certificates.crt ] || [ -s "${SSL_CERT_FILE:-/nonexistent}" ] ||
         echo ca-certificates
     has git || echo git
-    [ "$1" = engines ] || return 0
+    case "$1" in
+        base) ;;
+        builder) missing_builder ;;
+        demo) missing_builder; missing_demo ;;
+        engines) missing_builder; missing_demo; missing_engines ;;
+        *) refuse "there is no $1 to set up" "tools/setup.sh [builder|demo|engines]" ;;
+    esac
+}
+
+missing_builder() {
     has buildah || echo buildah
     has runc || echo runc
-    has skopeo || echo skopeo
-    has curl || echo curl
-    has haproxy || [ -x /usr/sbin/haproxy ] || echo haproxy
     has iptables || echo iptables
     has ip || echo iproute2
     has nsenter || echo util-linux
     has newuidmap || echo uidmap
+}
+
+missing_demo() {
     has dockerd || echo docker.io
-    has podman || echo podman
-    has docker-registry || echo docker-registry
-    has debootstrap || echo debootstrap
-    has zsh || echo zsh
-    has fish || echo fish
+    has skopeo || echo skopeo
     # Only the static one runs in an image that holds nothing else.
     if ! has busybox || ldd "$(command -v busybox)" >/dev/null 2>&1; then echo busybox-static; fi
+}
+
+missing_engines() {
+    has podman || echo podman
+    has docker-registry || echo docker-registry
+    has haproxy || echo haproxy
+    has debootstrap || echo debootstrap
+    has curl || echo curl
+    has zsh || echo zsh
+    has fish || echo fish
 }
 
 install() {
@@ -63,7 +83,29 @@ install() {
     echo "installing $*" >&2
     export DEBIAN_FRONTEND=noninteractive
     apt-get -qq update
+    before=$(enabled)
+    keep_services_off
     apt-get -qq install -y --no-install-recommends "$@" >/dev/null
+    services_may_start
+    enabled | while read -r link; do
+        printf '%s\n' "$before" | grep -qxF "$link" || rm -f "$link"
+    done
+}
+
+# What the machine starts at boot, a link a line.
+enabled() { find /etc/systemd/system -path '*.wants/*' -type l 2>/dev/null || true; }
+
+# Debian asks this program before a package starts a service; 101 is "not allowed".
+POLICY=/usr/sbin/policy-rc.d
+keep_services_off() {
+    [ ! -e $POLICY ] || return 0
+    printf '#!/bin/sh\n# Written by %s for the time of one installation.\nexit 101\n' "$0" >$POLICY
+    chmod 755 $POLICY
+    trap services_may_start EXIT
+    trap 'exit 130' INT TERM HUP
+}
+services_may_start() {
+    if grep -q "for the time of one installation" $POLICY 2>/dev/null; then rm -f $POLICY; fi
 }
 
 # What decides the content of .venv: the locked versions and the metadata of our own packages.
