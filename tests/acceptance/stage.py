@@ -24,7 +24,7 @@ from pierhead.protocol.client.pack import Packed
 from pierhead.protocol.client.retry import retrying
 from pierhead.protocol.client.upload import upload
 from pierhead.protocol.errors import PierheadError, Unavailable
-from pierhead.protocol.plan import Plan, Submit
+from pierhead.protocol.plan import IfNobody, Plan, Submit
 from pierhead.protocol.runner import AddRunner
 from tests.contexts import described
 
@@ -249,12 +249,14 @@ async def submit(
     key: str,
     project: str = "hello",
     plan: Plan = USUAL,
+    if_nobody: IfNobody = "here",
 ) -> BuildView:
     """Submit a build, and again until there is an answer."""
     async for attempt in retrying(30):
         with attempt:
             there = (await upload(client, project, context)).context
-            return await client.submit(Submit(project=project, plan=plan, context=there, key=key))
+            wanted = Submit(project=project, plan=plan, context=there, key=key, if_nobody=if_nobody)
+            return await client.submit(wanted)
     raise AssertionError("retrying ends by returning or raising")
 
 

@@ -68,7 +68,7 @@ async def test_a_killed_runner_loses_its_build_to_the_queue_and_to_itself_when_r
     async with stage(tmp_path, time_scale=SCALE) as on:
         runner = await on.join("one")
         async with on.client() as owner:
-            view = await submit(owner, hello(SLOW), key="slow", plan=UNCACHED)
+            view = await submit(owner, hello(SLOW), key="slow", plan=UNCACHED, if_nobody="wait")
             await _reaches(owner, view.id, "line 1")
             builders = _processes_of(view.id)
             assert builders
@@ -88,6 +88,27 @@ async def test_a_killed_runner_loses_its_build_to_the_queue_and_to_itself_when_r
             await eventually(again, within=10)
             await owner.cancel(view.id, CancelRequest())
             assert (await finished(owner, view.id)).state == "cancelled"
+
+
+async def test_the_build_of_a_killed_runner_goes_here_as_soon_as_it_is_given_up(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path, time_scale=SCALE) as on:
+        runner = await on.join("one")
+        async with on.client() as owner:
+            view = await submit(owner, hello(SLOW), key="slow", plan=UNCACHED)
+            await _reaches(owner, view.id, "line 1")
+
+            await runner.kill()
+
+            async def here() -> BuildView | None:
+                seen = await owner.build(view.id)
+                return seen if seen.attempts == 2 else None
+
+            seen = await eventually(here, within=60)
+            assert (seen.runner, seen.why_here) == ("here", "one is offline")
+            await owner.cancel(view.id, CancelRequest())
+            await finished(owner, view.id)
 
 
 async def test_a_runner_that_restarts_at_once_has_its_build_again_in_two_seconds(

@@ -29,6 +29,7 @@ ATTEMPTS_MAX: Final = 3
 GRANTS_MAX: Final = 20
 BROKEN_MAX: Final = 3
 OFFLINE_GRACE: Final = timedelta(seconds=15)
+LEASE: Final = timedelta(seconds=20)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -75,6 +76,7 @@ class Truth:
     released: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     broken: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # of those
     queued_since: dict[str, datetime] = field(default_factory=dict)
+    renewed: dict[str, datetime] = field(default_factory=dict)  # by build: its last sign of life
     executions: list[Execution] = field(default_factory=list)
     heard: dict[str, datetime] = field(default_factory=dict)  # when a runner asked last
     turns: dict[str, int] = field(default_factory=dict)  # by session: its latest request
@@ -135,12 +137,15 @@ class Truth:
                 self._replaces(after, before, ledger)
             if old is not None:
                 self._stepped(old, after)
-            if after.here_reason is not None and (old is None or old.here_reason is None):
-                self._may_be_here(after)
             waits_anew = old is None or old.build.state != "queued"
             if after.build.state == "queued" and waits_anew:
-                self.queued_since[build_id] = self.clock.time
+                # Since the last attempt was heard, nobody is known to have worked on it.
+                self.queued_since[build_id] = self.renewed.get(build_id, self.clock.time)
+            if after.here_reason is not None and (old is None or old.here_reason is None):
+                self._may_be_here(after)
             if after.build.lease is not None:
+                if after.build.lease.expires_at == self.clock.time + LEASE:
+                    self.renewed[build_id] = self.clock.time
                 self._held(old, after)
             self._ended(old, after, ledger)
             kept = () if after.build.state in FINAL else after.submit.plan.secrets

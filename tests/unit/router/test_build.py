@@ -184,6 +184,32 @@ def test_a_silent_attempt_is_given_up_only_after_the_grace() -> None:
     assert after.state is b.State.QUEUED
 
 
+def test_a_build_of_a_silent_runner_has_waited_since_that_was_last_heard() -> None:
+    silent = BUILDS["silent"]
+    heard_at = NOW - POLICY.grace - POLICY.ttl
+
+    _, effects = decide(silent, b.Expire())
+
+    assert list(effects) == [
+        b.Requeued(1, "one fell silent", heard_at),
+        b.Silenced("one", "s_1"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["silent in its last attempt", "silent and cancelling"])
+def test_a_runner_is_known_to_be_silent_whatever_becomes_of_the_build(name: str) -> None:
+    after, effects = decide(BUILDS[name], b.Expire())
+
+    assert after.state in b.FINAL
+    assert effects[-1] == b.Silenced("one", "s_1")
+
+
+def test_a_build_that_was_given_back_waits_from_then_on_and_says_why() -> None:
+    _, effects = decide(LEASED, b.Release(1, "draining", "its disk is full"))
+
+    assert list(effects) == [b.Requeued(1, "its runner gave it back (its disk is full)", NOW)]
+
+
 def test_a_late_attempt_that_was_not_given_up_may_still_report() -> None:
     after, _ = decide(BUILDS["silent"], b.Report(1, "succeeded", DIGEST))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pierhead.protocol.lease import Held
 from pierhead.protocol.runner import Capabilities
-from pierhead.router.domain.build import Lease
+from pierhead.router.domain.build import Build, Expire, Grant, Lease, LeasePolicy, Requeued, decide
 from pierhead.router.domain.enrollment import Code, spend
 from pierhead.router.domain.errors import (
     InvalidRequest,
@@ -29,6 +29,7 @@ from pierhead.router.domain.session import (
     Session,
     admit,
     check_copy,
+    is_alive,
     is_overtaken,
     reconcile,
 )
@@ -291,6 +292,22 @@ def test_runners_that_are_offline_are_waited_for_fifteen_seconds() -> None:
     assert wait(HERE, OFFLINE, waited=15) == Here("one is offline")
 
 
+def test_a_runner_that_lost_a_build_by_silence_was_waited_for_already() -> None:
+    policy, granted_at = LeasePolicy(), NOW - LeasePolicy().ttl - LeasePolicy().grace
+    leased, _ = decide(Build(id="b_1"), Grant("one", "s_1", "r"), now=granted_at, policy=policy)
+    _, effects = decide(leased, Expire(), now=NOW, policy=policy)
+    [requeued] = [effect for effect in effects if isinstance(effect, Requeued)]
+    patience = Patience(if_nobody="here", busy_for=timedelta(seconds=300), since=requeued.since)
+
+    def judged_with(seen_ago: float) -> Wait | Here | NoHope:
+        last = runner("two", online=False, seen_at=NOW - timedelta(seconds=seen_ago))
+        return judge(WANTED, patience, [OFFLINE, last, HERE], now=NOW, policy=WaitingPolicy())
+
+    assert judged_with(15) == Here("one, two is offline")
+    # Another one that could build it was seen later.
+    assert judged_with(5) == Wait("one, two is offline", NOW + timedelta(seconds=10))
+
+
 def test_runners_that_are_busy_are_waited_for_as_long_as_the_submitter_says() -> None:
     assert isinstance(wait(HERE, BUSY, waited=299), Wait)
     assert wait(HERE, BUSY, waited=300) == Here("one is busy")
@@ -344,6 +361,27 @@ def test_a_copy_of_a_runners_state_is_refused(known: str | None, said: str, refu
     expectation = pytest.raises(SessionSuperseded, match="copy") if refused else nullcontext()
     with expectation:
         assert check_copy(known, said, "desktop") is None  # type: ignore[func-returns-value]
+
+
+@pytest.mark.parametrize(
+    ("seen", "silent", "ended", "alive"),
+    [
+        (34, None, False, True),
+        (35, None, False, False),
+        (1, None, True, False),
+        # It lost an attempt by silence: what it asked before that shows no life any more.
+        (10, 9, False, False),
+        (10, 10, False, False),
+        (9, 10, False, True),
+    ],
+)
+def test_a_runner_is_alive_while_it_asks_and_loses_nothing_by_silence(
+    seen: float, silent: float | None, *, ended: bool, alive: bool
+) -> None:
+    silent_at = None if silent is None else NOW - timedelta(seconds=silent)
+    known = replace(session(silent=seen), silent_at=silent_at, ended=ended)
+
+    assert is_alive(known, now=NOW, silence=timedelta(seconds=35)) is alive
 
 
 def admitted(current: Session | None, process: str, boot_id: str) -> bool:

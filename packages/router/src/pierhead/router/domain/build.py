@@ -141,10 +141,11 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The runner gives the build back, alive."""
+    """The runner gives the build back, alive. `detail`: why, in its own words."""
 
     fence: int
     reason: ReleaseReason
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,15 @@ class Requeued:
 
     fence: int  # of the attempt that ended
     reason: str
+    since: datetime  # nobody has worked on the build since then
+
+
+@dataclass(frozen=True, slots=True)
+class Silenced:
+    """Give the runner nothing until it speaks again."""
+
+    runner: str
+    session: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +228,7 @@ class Finished:
     cause: LostCause | GiveUpCause | None = None
 
 
-Effect: TypeAlias = Granted | PhaseEntered | CancelAsked | Requeued | Finished
+Effect: TypeAlias = Granted | PhaseEntered | CancelAsked | Requeued | Silenced | Finished
 Decision: TypeAlias = tuple[Build, Sequence[Effect]]
 
 
@@ -238,13 +248,14 @@ def decide(build: Build, command: Command, *, now: datetime, policy: LeasePolicy
             return renewed, [PhaseEntered(phase)] if phase is not None and entered else []
         case Report():
             return _report(build, command, now, policy)
-        case Release(fence, reason):
+        case Release(fence, reason, detail):
             require_held(build, fence)
             # Giving back in good order is not an attempt that failed.
             uncounted = replace(build, attempts=build.attempts - 1)
             if reason == "unhealthy":
                 uncounted = replace(uncounted, broken=build.broken + 1)
-            return _requeue(uncounted, f"its runner gave it back ({reason})", now, policy)
+            why = f"its runner gave it back ({detail or reason})"
+            return _requeue(uncounted, why, now, policy)
         case Lose(fence, reason):
             require_held(build, fence)
             return _requeue(build, reason, now, policy)
@@ -253,7 +264,7 @@ def decide(build: Build, command: Command, *, now: datetime, policy: LeasePolicy
         case Expire():
             if build.lease is None or now < build.lease.expires_at + policy.grace:
                 return build, []
-            return _requeue(build, f"{build.lease.runner} fell silent", now, policy)
+            return _expire(build, build.lease, now, policy)
         case GiveUp(cause):
             if build.state is not State.QUEUED:
                 raise NotQueued(f"{build.id} is {build.state}, not waiting")
@@ -310,7 +321,23 @@ def _cancel(build: Build, wish: CancelWish, now: datetime, policy: LeasePolicy) 
     return replace(wished, lease=lease), [CancelAsked(wish)]
 
 
-def _requeue(build: Build, reason: str, now: datetime, policy: LeasePolicy) -> Decision:
+def _expire(build: Build, lease: Lease, now: datetime, policy: LeasePolicy) -> Decision:
+    """End an attempt that fell silent: the build has waited since its last sign of life."""
+    heard_at = lease.expires_at - policy.ttl
+    after, effects = _requeue(build, f"{lease.runner} fell silent", now, policy, since=heard_at)
+    if lease.expires_at == lease.ends_at:
+        return after, effects  # it may be alive, and did not stop when it was asked to
+    return after, [*effects, Silenced(lease.runner, lease.session)]
+
+
+def _requeue(
+    build: Build,
+    reason: str,
+    now: datetime,
+    policy: LeasePolicy,
+    *,
+    since: datetime | None = None,
+) -> Decision:
     """End the attempt: back to the queue, or to the end if nobody wants or can try again."""
     if build.cancel is not None:
         return _finish(build, State.CANCELLED, now)
@@ -319,7 +346,7 @@ def _requeue(build: Build, reason: str, now: datetime, policy: LeasePolicy) -> D
     if build.attempts >= policy.attempts_max or build.fence >= policy.grants_max:
         return _finish(build, State.FAILED, now, cause="runners-lost")
     waiting = replace(build, state=State.QUEUED, lease=None, phase=None)
-    return waiting, [Requeued(build.fence, reason)]
+    return waiting, [Requeued(build.fence, reason, since or now)]
 
 
 def _renewed(lease: Lease, until: datetime) -> Lease:

@@ -27,6 +27,7 @@ class Session:
     turn: int = 0  # the highest turn of an acquire that was heard
     public_key: bytes | None = None  # what secrets are sealed to; none: it gets none
     ended: bool = False  # its process said so
+    silent_at: datetime | None = None  # it lost an attempt by saying nothing, noticed then
 
 
 def admit(
@@ -73,6 +74,18 @@ def check_copy(known: str | None, said: str, runner: str) -> None:
     if known is not None and known != said:
         hint = "join this machine with a code of its own: pierhead add NAME --builds"
         raise SessionSuperseded(f"this is a copy of the state of {runner}, not {runner}", hint=hint)
+
+
+def is_alive(session: Session, *, now: datetime, silence: timedelta) -> bool:
+    """Say whether a session's process is believed to be at work.
+
+    An idle process is silent for as long as its request is held; one that holds a lease is not. So
+    whoever lost one by silence is gone until it asks again, however short ago it asked the last
+    time: it may still be waited for by a request with nobody behind it.
+    """
+    if session.ended or now >= session.seen_at + silence:
+        return False
+    return session.silent_at is None or session.silent_at < session.seen_at
 
 
 def is_overtaken(session: Session, turn: int) -> bool:

@@ -167,7 +167,8 @@ class Attempts:
 
     async def release(self, attempt: Attempt, request: Release) -> StoredBuild:
         """Give the build back to the queue."""
-        stored = await self._apply(attempt, machine.Release(attempt.fence, request.reason))
+        command = machine.Release(attempt.fence, request.reason, request.detail)
+        stored = await self._apply(attempt, command)
         self.intakes.end(stored.id, attempt.fence)
         announce(self.bells, stored)
         return stored

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from pierhead.protocol.plan import Submit
 from pierhead.router.domain.matching import RunnerFacts, Wanted
+from pierhead.router.domain.session import is_alive
 from pierhead.router.domain.waiting import Patience
 from pierhead.router.ports.builds import StoredBuild
 from pierhead.router.ports.machines import StoredRunner
@@ -51,20 +52,19 @@ def patience_of(stored: StoredBuild) -> Patience:
 
 def facts_of(runner: StoredRunner, busy: int, now: datetime) -> RunnerFacts:
     """Return a runner as it stands; `busy`: how many builds it has."""
-    seen_at = runner.session.seen_at if runner.session else None
-    stopped = runner.session is not None and runner.session.ended
+    session = runner.session
     slots = runner.capabilities.slots if runner.capabilities else 0
     return RunnerFacts(
         name=runner.name,
         here=runner.here,
-        online=seen_at is not None and not stopped and now - seen_at < OFFLINE_AFTER,
-        stopped=stopped,
+        online=session is not None and is_alive(session, now=now, silence=OFFLINE_AFTER),
+        stopped=session is not None and session.ended,
         joined_at=runner.created_at,
         refuses_since=runner.refuses_since if runner.reason else None,
-        seen_at=seen_at,
+        seen_at=session.seen_at if session else None,
         capabilities=runner.capabilities,
         free_slots=0 if runner.reason else max(0, slots - busy),
-        opens_secrets=runner.session is not None and runner.session.public_key is not None,
+        opens_secrets=session is not None and session.public_key is not None,
         reason=runner.reason or (f"busy: {busy} of {slots} builds" if busy else None),
     )
 

@@ -148,10 +148,12 @@ class Lifecycle:
             case machine.CancelAsked(wish):
                 event = wire.CancelRequested(cursor="", by=wish.by, reason=wish.reason)
                 self.record(ledger, stored, event)
-            case machine.Requeued(fence, reason):
+            case machine.Requeued(fence, reason, since):
                 self.record(ledger, stored, wire.Requeued(cursor="", attempt=fence, reason=reason))
                 ledger.forget(stored.submit.project, attempt_name(stored.id, fence))
-                return replace(stored, here_reason=None, queued_since=now, log_prefix=0)
+                return replace(stored, here_reason=None, queued_since=since, log_prefix=0)
+            case machine.Silenced(runner, session):
+                _silence(ledger, runner, session, now)
             case machine.Finished(state, cause):
                 return self._finished(ledger, stored, state, cause)
         return stored
@@ -221,6 +223,13 @@ class Lifecycle:
         }[cause]
         failure = Failure(cause=cause, message=message)
         return replace(stored, envelope=Envelope(outcome="failed", failure=failure))
+
+
+def _silence(ledger: Ledger, runner: str, session: str, now: datetime) -> None:
+    """Note that a session lost an attempt by saying nothing: what it said before counts no more."""
+    known = ledger.runner(runner)
+    if known is not None and known.session is not None and known.session.id == session:
+        ledger.save_runner(replace(known, session=replace(known.session, silent_at=now)))
 
 
 def as_it_is(ledger: Ledger, stored: StoredBuild) -> StoredBuild:

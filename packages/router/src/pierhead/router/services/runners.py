@@ -290,6 +290,7 @@ class Runners:
                     # Look once more after this: a build may have come in between.
                     parked = self.bells.park(facts)
                     continue
+                parked.facts = facts  # it may have been given up meanwhile
                 await self.bells.wait_for_work(parked, left)
                 if parked.displaced:
                     return Acquired()

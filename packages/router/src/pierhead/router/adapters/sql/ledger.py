@@ -285,6 +285,7 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
             "seen_at": session.seen_at.timestamp() if session else None,
             "turn": session.turn if session else None,
             "ended": session.ended if session else None,
+            "silent_at": _seconds(session.silent_at) if session else None,
             "public_key": session.public_key if session else None,
             "state_id": runner.state_id,
             "capabilities": msgspec.json.encode(runner.capabilities),
@@ -503,6 +504,7 @@ def _runner(row: sa.RowMapping) -> StoredRunner:
             seen_at=_time(row["seen_at"]),
             turn=row["turn"],
             ended=row["ended"],
+            silent_at=None if row["silent_at"] is None else _time(row["silent_at"]),
             public_key=row["public_key"],
         )
     return StoredRunner(

@@ -104,6 +104,7 @@ runners = sa.Table(
     sa.Column("seen_at", sa.Float),
     sa.Column("turn", sa.Integer),
     sa.Column("ended", sa.Boolean),
+    sa.Column("silent_at", sa.Float),
     sa.Column("public_key", sa.LargeBinary),
     sa.Column("state_id", sa.String),
     sa.Column("capabilities", sa.LargeBinary),
