@@ -10,8 +10,7 @@ import pytest
 
 from pierhead.protocol.digest import digest_of
 from pierhead.protocol.plan import Plan
-from pierhead.runner.adapters.buildah import BuilderLostError
-from pierhead.runner.ports import Broken, Built
+from pierhead.runner.ports import Broken, BuilderLostError, Built
 from tests.integration.backend.conftest import BASE, Bench, call, write_context
 
 

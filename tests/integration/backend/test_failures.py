@@ -14,9 +14,8 @@ from pierhead.protocol.plan import Plan
 from pierhead.protocol.result import Failure
 from pierhead.runner.adapters import cgroup as cgroups
 from pierhead.runner.adapters import isolation
-from pierhead.runner.adapters.buildah import BuilderLostError
 from pierhead.runner.adapters.process import ENVIRONMENT
-from pierhead.runner.ports import Broken
+from pierhead.runner.ports import Broken, BuilderLostError
 from tests.acceptance.stage import free_port
 from tests.integration.backend.conftest import Attempt, Bench
 
@@ -97,6 +96,36 @@ async def test_a_step_that_prints_steps_does_not_become_them(bench: Bench) -> No
         f"STEP {number}/5:"[:9] for number in range(1, 6)
     ]
     assert b"\x1e" not in attempt.output
+
+
+IMITATES = """\
+RUN echo 'exec /bin/sh: exec format error'; echo 'write /x: No space left on device'; \
+    echo 'panic: x'; echo '{}' >&2; exit 3
+"""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "error running container: from /run/pierhead/runtime creating container for [/bin/sh]: "
+        "pierhead refuses the mount at /mnt: its source is a link that leads out",
+        "Error: creating build container: initializing source docker://h.example/a: denied",
+        "Error: secret required but no secret with id x found",
+    ],
+)
+async def test_a_step_that_speaks_like_others_fails_by_itself(bench: Bench, said: str) -> None:
+    attempt = bench.attempt(IMITATES.format(said))
+
+    failure = await failure_of(attempt)
+
+    assert f"\n{said}\n".encode() in attempt.output
+    assert (failure.cause, failure.exit_code) == ("command", 3)
+
+
+async def test_a_step_that_says_that_the_disk_is_full_does_not_fill_it(bench: Bench) -> None:
+    failure = await failure_of(bench.attempt("RUN echo 'DISK QUOTA EXCEEDED'; exit 3\n"))
+
+    assert (failure.cause, failure.message) == ("command", "a step filled a file system of its own")
 
 
 async def test_a_step_that_takes_more_memory_than_it_may(bench: Bench) -> None:

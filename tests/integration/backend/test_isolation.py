@@ -185,14 +185,17 @@ async def test_what_buildah_sees_of_the_machine_cannot_be_changed(bench: Bench) 
     folder = bench.folder
     (folder / "context").mkdir()
     store = Store.below(str(folder / "store"))
-    for place in (store.root, store.run, store.runtime, str(folder / "tmp"), str(folder / "room")):
+    for place in (store.root, store.run, store.runtime):
         Path(place).mkdir(parents=True)
+    for name in ("tmp", "room", "notes"):
+        (folder / name).mkdir()
     Path(store.ignore).touch()
     room = Room(
         folder=folder / "room",
         store=store,
         work=folder / "context",
         context=folder / "context",
+        notes=folder / "notes",
         temporary=folder / "tmp",
         word="x",
     )
@@ -257,7 +260,15 @@ async def test_a_machine_that_also_has_podmans_network_programs_builds(bench: Be
     cgroup = cgroups.cgroup_of(attempt.order.name)
     store = Store.below(str(bench.folder))
     folder = bench.folder
-    room = Room(folder=folder, store=store, work=folder, context=folder, temporary=folder, word="x")
+    room = Room(
+        folder=folder,
+        store=store,
+        work=folder,
+        context=folder,
+        notes=folder,
+        temporary=folder,
+        word="x",
+    )
 
     seen = {target for _, _, target in room.entries(cgroup)}
     await attempt.run()

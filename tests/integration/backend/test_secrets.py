@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pierhead.protocol.plan import Plan
-from pierhead.runner.adapters.buildah import BuildahBackend, BuilderLostError
-from pierhead.runner.ports import Broken, Built
+from pierhead.runner.adapters.buildah import BuildahBackend
+from pierhead.runner.ports import Broken, BuilderLostError, Built
 
 from .conftest import Attempt, Bench, call
 

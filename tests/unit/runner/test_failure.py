@@ -9,6 +9,7 @@ from pierhead.runner.domain.failure import (
     EXTRACT_LINES,
     Disk,
     Ending,
+    Witness,
     explain,
     lost_builder,
 )
@@ -27,6 +28,7 @@ def told(
     dockerfile: str = "",
     timed_out_seconds: int | None = None,
     base_refusal: BaseRefusal | None = None,
+    witness: Witness | None = None,
 ) -> Failure:
     progress = Progress()
     progress.feed(output.encode())
@@ -42,6 +44,7 @@ def told(
             dockerfile=dockerfile,
             timed_out_seconds=timed_out_seconds,
             base_refusal=base_refusal,
+            witness=witness,
         )
     )
 
@@ -102,17 +105,76 @@ def test_a_command_that_was_not_there_or_was_killed_is_told_apart(
     assert (failure.cause, failure.message) == ("command", message)
 
 
-def test_a_mount_that_is_refused_is_the_dockerfiles_fault_and_names_its_target() -> None:
-    refused = (
-        "error running container: from /run/pierhead/runtime creating container for [/bin/sh]: "
-        "pierhead refuses the mount at /mnt: its source is a link that leads out\n"
-        f": exit status 1\n{RAN.format(1)}"
-    )
+NOPE = (
+    'runc create failed: unable to start container process: exec: "/nope": stat /nope: no such '
+    "file or directory"
+)
 
-    failure = told(refused)
+
+def test_a_mount_that_is_refused_is_the_dockerfiles_fault_and_names_its_target() -> None:
+    failure = told(RAN.format(1), witness=Witness(refused="/mnt"))
 
     assert failure.cause == "dockerfile"
     assert failure.message == "the source of the mount at /mnt leads out of where it may be"
+
+
+def test_mounts_that_cannot_be_looked_at_are_the_runners_fault() -> None:
+    failure = told(RAN.format(1), witness=Witness(fault="KeyError('mounts')"))
+
+    assert (failure.cause, failure.detail) == ("runner", "KeyError('mounts')")
+
+
+def test_a_command_that_cannot_be_started_is_told_by_what_runc_noted() -> None:
+    failure = told(RAN.format(1), witness=Witness(runc=NOPE))
+
+    assert (failure.cause, failure.message) == (
+        "command",
+        "/nope cannot be started: no such file or directory",
+    )
+
+
+ANYBODY = (
+    "error running container: from /run/pierhead/runtime creating container for [/bin/sh]: "
+    "pierhead refuses the mount at /mnt: its source is a link that leads out\n: exit status 1\n",
+    f'time="x" level=error msg="{NOPE}"\n',
+    "exec /bin/sh: exec format error\n",
+    "no image found in manifest list for architecture amd64\n",
+    "NO SPACE LEFT ON DEVICE\n",
+    "write /var/lib/pierhead-runner/x: disk quota exceeded\n",
+    "panic: runtime error\n",
+    f"{SOURCE}h.example/a: denied\n",
+    'Error: secret required but no secret with id "x" found\n',
+    'Error: building at STEP "COPY a b": checking on sources under "/c": copier: stat: "/a": no '
+    "such file or directory\n",
+    'Error: building at STEP "RUN x": while running runtime: exit status 9\n',
+    'Error: the target "x" was not found in the provided Dockerfile\n',
+)
+
+
+@pytest.mark.parametrize("said", [*ANYBODY, "".join(ANYBODY)])
+def test_what_a_step_prints_makes_its_failure_nobody_elses(said: str) -> None:
+    failure = told(f"STEP 2/2: RUN x\n{said}{RAN.format(3)}", code=3, witness=Witness())
+
+    assert (failure.cause, failure.exit_code) == ("command", 3)
+    assert failure.message == "a command ended with exit code 3"
+    assert failure.hint is None
+
+
+def test_a_step_that_says_that_something_is_full_is_believed_only_of_itself() -> None:
+    disk = Disk("/var/lib/x", 10_000_000_000, 40_000_000_000)
+    failure = told(FULL, disk=disk, witness=Witness())
+
+    assert (failure.cause, failure.message) == ("command", "a step filled a file system of its own")
+
+
+def test_a_fault_of_the_builder_stays_one_whatever_the_step_said_before() -> None:
+    own = (
+        "Error: committing container for step {Env:[A=b] Command:run Args:[make no stage target] "
+        'Original:RUN make "target"}: write /x: input/output error\n'
+    )
+    failure = told(f"STEP 2/2: RUN x\n{''.join(ANYBODY)}{own}", witness=Witness())
+
+    assert failure.cause == "runner"
 
 
 def test_the_memory_limit_wins_over_what_a_step_says() -> None:
@@ -172,9 +234,19 @@ def test_a_full_file_system_of_the_step_is_not_the_runners_disk() -> None:
     assert "--shm-size" in (failure.hint or "")
 
 
-def test_a_program_for_another_platform_is_not_the_commands_fault() -> None:
-    failure = told(f"STEP 2/2: RUN x\nexec /bin/sh: exec format error\n{RAN.format(1)}")
-    assert failure.cause == "platform"
+@pytest.mark.parametrize(
+    ("witness", "cause"),
+    [(None, "platform"), (Witness(foreign=True), "platform"), (Witness(), "command")],
+)
+def test_a_program_for_another_platform_is_not_the_commands_fault(
+    witness: Witness | None, cause: str
+) -> None:
+    output = f"STEP 2/2: RUN x\nexec /bin/sh: exec format error\n{RAN.format(1)}"
+    assert told(output, witness=witness).cause == cause
+
+
+def test_a_foreign_program_that_runs_is_emulated_and_its_failure_its_own() -> None:
+    assert told(RAN.format(3), witness=Witness(foreign=True)).cause == "command"
 
 
 def test_a_base_image_for_other_platforms_only_is_one_of_the_platform() -> None:

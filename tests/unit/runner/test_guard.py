@@ -4,11 +4,16 @@ tests/integration/backend.
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from pierhead.runner.adapters import guard
 from pierhead.runner.adapters.guard import (
+    NOTE,
+    RUNC_LOG,
     Content,
     Places,
     allowed,
@@ -18,6 +23,8 @@ from pierhead.runner.adapters.guard import (
     main,
     plain,
 )
+from pierhead.runner.adapters.isolation import witness_of
+from pierhead.runner.domain.failure import Witness
 
 
 @pytest.fixture
@@ -27,8 +34,10 @@ def places(tmp_path: Path) -> Places:
         containers=str(tmp_path / "storage/overlay-containers"),
         context=str(tmp_path / "context"),
         caches=str(tmp_path / "tmp"),
+        notes=str(tmp_path / "notes"),
     )
     for folder in (
+        "notes",
         "storage/overlay-containers/c1/userdata",
         "context/a b",
         "context-2",
@@ -123,6 +132,7 @@ def test_the_container_is_refused_with_the_target_of_the_mount(
     groups = {"type": "cgroup", "source": "cgroup", "options": ["nosuid", "rw"]}
     (bundle / "config.json").write_text(json.dumps({"mounts": [good, groups], "hostname": "h"}))
     assert main(arguments) == 0
+    assert witness_of(tmp_path / "notes") == Witness()
     assert json.loads((bundle / "config.json").read_text()) == {
         "mounts": [good, {**groups, "options": ["nosuid", "ro"]}],
         "hostname": "h",
@@ -131,3 +141,73 @@ def test_the_container_is_refused_with_the_target_of_the_mount(
     (bundle / "config.json").write_text(json.dumps({"mounts": [good, bad]}))
     assert main(arguments) == 1
     assert "pierhead refuses the mount at /mnt: " in capsys.readouterr().err
+    assert witness_of(tmp_path / "notes") == Witness(refused="/mnt")
+
+    (bundle / "config.json").write_text("no JSON")
+    assert main(arguments) == 1
+    assert "JSONDecodeError" in (witness_of(tmp_path / "notes").fault or "")
+
+
+def test_what_runc_said_of_an_earlier_step_is_not_said_of_this_one(
+    tmp_path: Path, places: Places
+) -> None:
+    (tmp_path / "places.json").write_text(json.dumps(places._asdict()))
+    bundle, notes = tmp_path / "tmp/buildah1", tmp_path / "notes"
+    (bundle / "config.json").write_text("{}")
+    (notes / RUNC_LOG).write_text('{"level":"error","msg":"one"}\n{"level":"error","msg":"two"}\n')
+    assert witness_of(notes).runc == "two"
+
+    assert main([str(tmp_path / "places.json"), "create", "--bundle", str(bundle)]) == 0
+
+    assert witness_of(notes) == Witness()
+
+
+@pytest.mark.parametrize("said", ["[]", "{", '"x"', "\udcff"])
+def test_notes_that_cannot_be_read_are_a_fault_and_none_are_none(tmp_path: Path, said: str) -> None:
+    assert witness_of(tmp_path) == Witness()
+    (tmp_path / NOTE).write_text(said, "utf-8", "surrogateescape")
+    assert (witness_of(tmp_path).fault or "").startswith("the notes of guard and runc cannot be")
+
+
+AARCH64 = b"\xb7\x00"
+
+
+@pytest.mark.parametrize(
+    ("program", "foreign"),
+    [
+        ("/native", False),
+        ("/foreign", True),
+        ("link", True),  # found in the PATH; leads to a file of the root, not of this machine
+        ("script", False),
+        ("missing", False),
+        ("pipe", False),  # is not opened: nobody would write into it
+        ("odd\0name", False),
+    ],
+)
+def test_a_program_for_another_kind_of_machine_is_known_by_its_header(
+    tmp_path: Path, program: str, *, foreign: bool
+) -> None:
+    root = tmp_path / "bundle/rootfs"
+    (root / "bin").mkdir(parents=True)
+    own = Path(sys.executable).read_bytes()[:64]
+    (root / "native").write_bytes(own)
+    (root / "foreign").write_bytes(own[:18] + AARCH64 + own[20:])
+    (root / "bin/link").symlink_to("/foreign")
+    (root / "bin/script").write_text("#!/foreign\n")
+    os.mkfifo(root / "bin/pipe")
+    config = {
+        "root": {"path": "rootfs"},
+        "process": {"args": [program], "env": ["A=b", "PATH=/nowhere:/bin"], "cwd": "/"},
+    }
+    code = "import sys, json; sys.path.insert(0, sys.argv[1]); import guard; "
+    code += "print(guard.is_foreign(json.loads(sys.argv[2]), sys.argv[3]))"
+    script = [sys.executable, "-I", "-S", "-c", code, str(Path(guard.__file__).parent)]
+    told = subprocess.run(
+        [*script, json.dumps(config), str(tmp_path / "bundle")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
+    )
+
+    assert told.stdout.strip() == str(foreign)

@@ -61,13 +61,23 @@ from pierhead.runner.domain.probe import Check
 from pierhead.runner.domain.progress import Progress
 from pierhead.runner.domain.secretenv import with_secret_files
 from pierhead.runner.domain.voice import Voices
-from pierhead.runner.ports import Broken, BuildOrder, Built, Group, KeepGroup, LogSink
+from pierhead.runner.ports import (
+    Broken,
+    BuilderLostError,
+    BuildOrder,
+    Built,
+    Group,
+    KeepGroup,
+    LogSink,
+)
 from pierhead.runner.removal import remove_tree
 
 _READ_BYTES: Final = 64 * 1024
 _MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024
 _DOCKERFILE_BYTES_MAX: Final = 1024 * 1024
-_FULL: Final = b"o space left on device"
+# Over two reads, too: these are the words by which domain/failure.py asks for the disk.
+_FULL: Final = re.compile(rb"no space left on device|disk quota exceeded", re.IGNORECASE)
+_FULL_BYTES: Final = 32
 _SURVIVED: Final = "the memory limit ended a process, and its step went on without it"
 _PROBES: Final = 3
 _PROBE_SECONDS: Final = 60
@@ -77,10 +87,6 @@ NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
 _EXPORTER: Final = Path(__file__).parent.parent / "export" / "export.py"
 # Compressed layers that are kept beside each store, so that a base image is compressed once.
 BLOB_CACHE_BYTES: Final = 2 * 1024**3
-
-
-class BuilderLostError(Exception):
-    """The builder itself was killed, or did not begin. Nothing is said about the build."""
 
 
 class BuildahBackend:
@@ -197,9 +203,14 @@ class BuildahBackend:
             if ending.code == 0:
                 ending = await job.run(self._export_command(order, store, layout))
         peak = cgroup.peak_memory() if cgroup else None
+        if ending.code != 0 and not _has_ground(order, store):
+            # Whatever buildah makes of that: it is no fault of the build.
+            raise BuilderLostError("the runner's folder was removed under the build")
         if ending.code != 0:
             known = replace(ending, peak_bytes=peak, dockerfile=_dockerfile(order))
             known = replace(known, dockerfile_name=_called(order), context=str(order.context))
+            if cgroup is not None:
+                known = replace(known, witness=isolation.witness_of(_notes(order)))
             if lost_builder(known):
                 raise BuilderLostError(f"buildah ended with code {ending.code} without a word")
             failure = explain(known)
@@ -398,11 +409,12 @@ class BuildahBackend:
             store=_store(home),
             work=order.work,
             context=order.context,
+            notes=_notes(order),
             word=word,
             secrets=bool(order.secrets) or relay is not None,
             registries=relay.conf if relay is not None else "",
         )
-        for folder in (room.folder, room.temporary):
+        for folder in (room.folder, room.temporary, room.notes):
             folder.mkdir(parents=True, exist_ok=True)
         return isolation.enter(networks.network_of(order.name).path, room, cgroup)
 
@@ -448,6 +460,16 @@ def _keep_context(context: Path, kept: Path) -> None:
     if not disk_of(kept.parent).is_low:
         with contextlib.suppress(OSError):  # whatever went wrong, the next one comes whole
             context.rename(kept)
+
+
+def _notes(order: BuildOrder) -> Path:
+    """Return where those who stand between buildah and a step write, and no step sees anything."""
+    return order.work / "notes"
+
+
+def _has_ground(order: BuildOrder, store: Store) -> bool:
+    """Say whether what a build stands on is still there."""
+    return order.context.is_dir() and Path(store.root).is_dir()
 
 
 def _hidden(order: BuildOrder, relay: Relay | None, *, isolated: bool) -> dict[str, bytes]:
@@ -579,7 +601,11 @@ class _Job:
     async def _look(self, pid: int) -> None:
         """Stop the command before it has the whole disk: the router's database may be on it."""
         while True:
-            disk = disk_of(self._order.work)
+            try:
+                disk = disk_of(self._order.work)
+            except FileNotFoundError:
+                kill_group(pid)  # somebody removed the folder: nothing can come of it
+                return
             if disk.is_low:
                 self._disk, self._floor = disk, disk.kept_bytes
                 kill_group(pid)
@@ -589,12 +615,13 @@ class _Job:
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        redactor = Redactor(self._patterns)
+        redactor, before = Redactor(self._patterns), b""
         while data := await process.stdout.read(_READ_BYTES):
             self._take(redactor.feed(self._voices.feed(data)))
-            if _FULL in data and self._floor is None:
+            if _FULL.search(before + data) and self._floor is None:
                 # Looked at now: what filled the disk is removed as soon as the step has failed.
                 self._disk = disk_of(self._order.work)
+            before = data[-_FULL_BYTES:]
         self._take(redactor.feed(self._voices.finish()))
         self._take(redactor.finish())
 

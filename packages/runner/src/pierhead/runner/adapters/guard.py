@@ -7,19 +7,26 @@ which folder of it. Only what a step may mount passes: the tree of a stage or an
 build's own store, a file or folder of the context, a cache, and the few files that buildah writes.
 Cgroups become read-only: a step that freezes itself could not be ended.
 
+What it finds is noted in a file that no step can see, for whoever says why a build failed: what the
+output says of it, a step could say as well. adapters/isolation.py reads the file.
+
 Usage: guard.py PLACES-AS-JSON-FILE ARGUMENTS-OF-RUNC...
 """
 
 import json
 import os
 import re
+import stat
 import sys
 from typing import NamedTuple
 
 # What buildah writes for each container, in the folder that it makes for it.
 WRITTEN = ("hosts", "hostname", "resolv.conf", "run/.containerenv", "run/secrets")
-# The words by which domain/failure.py knows that it was this.
-REFUSED = "pierhead refuses the mount at"
+# In the folder of notes: of the last step only.
+NOTE = "step.json"
+RUNC_LOG = "runc.log"
+ELF = b"\x7fELF"
+HEADER_BYTES = 20  # of an ELF file, up to the machine that it is for
 
 
 class Content(NamedTuple):
@@ -38,27 +45,75 @@ class Places(NamedTuple):
     containers: str
     context: str
     caches: str
+    notes: str  # where this may write
 
 
 def main(arguments: list[str]) -> int:
     """Say by the exit code whether the container may be made."""
     with open(arguments[0], encoding="utf-8") as file:
         places = Places(**json.load(file))
-    bundle = option(arguments[1:], "--bundle")
+    with open(f"{places.notes}/{NOTE}", "w", encoding="utf-8") as note:
+        open(f"{places.notes}/{RUNC_LOG}", "w", encoding="utf-8").close()
+        try:
+            found = look(places, option(arguments[1:], "--bundle"))
+        except (OSError, ValueError, KeyError, StopIteration) as error:
+            found = {"fault": repr(error)[:1000]}
+            print(f"pierhead cannot look at the mounts: {error!r}", file=sys.stderr)
+        json.dump(found, note)
+    return 0 if found.keys() <= {"foreign"} else 1
+
+
+def look(places: Places, bundle: str) -> dict[str, object]:
+    """Return what was found; whoever may not mount something is told so, too."""
     with open(f"{bundle}/config.json", encoding="utf-8") as file:
         config = json.load(file)
     mounts = config.get("mounts", [])
     for mount in mounts:
         if is_bind(mount) and not allowed(mount["source"], places, bundle):
             target = str(mount.get("destination", ""))[:200]
-            print(f"{REFUSED} {target}: its source is a link that leads out", file=sys.stderr)
-            return 1
+            text = f"pierhead refuses the mount at {target}: its source is a link that leads out"
+            print(text, file=sys.stderr)
+            return {"refused": target}
     for mount in mounts:
         if mount.get("type") in ("cgroup", "cgroup2"):
             mount["options"] = read_only(mount.get("options") or [])
     with open(f"{bundle}/config.json", "w", encoding="utf-8") as file:
         json.dump(config, file)
-    return 0
+    return {"foreign": is_foreign(config, bundle)}
+
+
+def is_foreign(config: dict[str, dict[str, object]], bundle: str) -> bool:
+    """Say whether the program of a step is for another kind of machine. Ends in the step's root."""
+    own = header("/proc/self/exe")
+    root, process = config.get("root", {}), config.get("process", {})
+    arguments = process.get("args")
+    if not isinstance(arguments, list) or not arguments:
+        return False
+    os.chroot(os.path.join(bundle, str(root["path"])))
+    os.chdir("/")
+    found = next(filter(None, map(header, candidates(str(arguments[0]), process))), b"")
+    return found.startswith(ELF) and found[18:] != own[18:]
+
+
+def candidates(program: str, process: dict[str, object]) -> list[str]:
+    """Return where runc would look for a program."""
+    if "/" in program:
+        return [os.path.join(str(process.get("cwd", "/")), program)]
+    variables = process.get("env")
+    assert isinstance(variables, list | None)
+    paths = [text[5:] for text in variables or () if str(text).startswith("PATH=")]
+    return [f"{folder or '.'}/{program}" for path in paths for folder in path.split(":")]
+
+
+def header(path: str) -> bytes:
+    """Return the beginning of a file that is one; a pipe or a device of an image is not opened."""
+    try:
+        if stat.S_ISREG(os.stat(path).st_mode):
+            with open(path, "rb") as file:
+                return file.read(HEADER_BYTES)
+    except (OSError, ValueError):  # a name with a NUL
+        pass
+    return b""
 
 
 def read_only(options: list[str]) -> list[str]:
@@ -142,8 +197,4 @@ def plain(field: str) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except (OSError, ValueError, KeyError, StopIteration) as error:
-        print(f"pierhead cannot look at the mounts: {error!r}", file=sys.stderr)
-        sys.exit(1)
+    sys.exit(main(sys.argv[1:]))

@@ -16,14 +16,19 @@ from pathlib import Path
 from typing import Final
 
 from pierhead.runner.adapters.cgroup import Cgroup
+from pierhead.runner.adapters.guard import NOTE, RUNC_LOG
+from pierhead.runner.domain.failure import Witness
 from pierhead.runner.domain.invocation import RUNTIME, SECRETS_FOLDER, Store
 
 _ROOM: Final = Path(__file__).with_name("room.py")
 _GUARD: Final = Path(__file__).with_name("guard.py")
 # In the room, the same for every build, so that the program between buildah and runc is constant.
 _OURS: Final = os.path.dirname(RUNTIME)
+_NOTES: Final = f"{_OURS}/notes"
+NOTES_BYTES_MAX: Final = 64 * 1024
 # `create` prints into each of a step's two pipes before the step does, `delete` when both were read
-# to their end: by these marks domain/voice.py tells who said what. No step sees the word.
+# to their end: by these marks domain/voice.py tells who said what. No step sees the word, nor what
+# guard and runc note of it.
 _RUNTIME: Final = f"""\
 #!/bin/sh
 read -r voice < {_OURS}/word
@@ -33,7 +38,7 @@ for word in "$@"; do
       {_OURS}/python -I -S {_OURS}/guard.py {_OURS}/places.json "$@" || exit 1
       printf '\\036%sbegin\\036' "$voice"
       printf '\\036%sbegin\\036' "$voice" >&2
-      break ;;
+      exec /usr/sbin/runc --log {_NOTES}/{RUNC_LOG} --log-format json "$@" ;;
     delete)
       printf '\\036%send\\036' "$voice" >&2
       break ;;
@@ -89,6 +94,7 @@ class Room:
     store: Store
     work: Path  # of the attempt, with its Dockerfile as buildah gets it
     context: Path  # below it: what steps may mount
+    notes: Path  # what guard and runc say of the last step
     temporary: Path  # its /var/tmp: layers on their way, and cache mounts
     word: str  # marks where the output of a step begins and ends
     secrets: bool = False  # they come on the command's input
@@ -133,7 +139,9 @@ class Room:
             "containers": self.store.containers,
             "context": str(self.context),
             "caches": "/var/tmp",  # noqa: S108 - of the room, not ours
+            "notes": _NOTES,
         }
+        yield ("rw", str(self.notes), _NOTES)
         yield ("link", python, f"{_OURS}/python")
         yield ("ro", str(_GUARD), f"{_OURS}/guard.py")
         yield ("text", json.dumps(places), f"{_OURS}/places.json")
@@ -146,6 +154,29 @@ def enter(network: Path, room: Room, cgroup: Cgroup) -> list[str]:
     inside = json.dumps(room.entries(cgroup))
     python = [sys.executable, "-I", "-S", str(_ROOM), str(room.folder), inside]
     return ["nsenter", f"--net={network}", *_OWN, *python]
+
+
+def witness_of(notes: Path) -> Witness:
+    """Return what guard and runc noted of the last step; nothing, when there was none."""
+    try:
+        said = json.loads(_text(notes / NOTE) or "{}")
+        lines = [json.loads(line) for line in _text(notes / RUNC_LOG).splitlines()]
+        return Witness(
+            refused=said.get("refused"),
+            foreign=said.get("foreign", False),
+            fault=said.get("fault"),
+            runc=str(lines[-1].get("msg", "")) if lines else "",
+        )
+    except (ValueError, AttributeError) as error:
+        return Witness(fault=f"the notes of guard and runc cannot be read: {error}")
+
+
+def _text(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(NOTES_BYTES_MAX).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
 
 
 def own_processes(registries: Path | None = None) -> list[str]:

@@ -1,7 +1,10 @@
 """Why a build failed, told apart for people: from the exit code, the limits and the last lines.
 
-Each cause has a reader of its own; the first that knows the ending tells it. What a step wrote is
-never taken for a word of buildah's: buildah speaks last, and in one line.
+Each cause has a reader of its own; the first that knows the ending tells it. A step can print
+whatever anybody else would, so its words never make its failure somebody else's: they tell only how
+its own command failed. Causes come from what was measured, from the notes of those who stand
+between buildah and the step, and from buildah's own last words: it speaks last, and in one line.
+Without isolation nobody stands there, and there is one voice only.
 """
 
 import re
@@ -30,9 +33,8 @@ _CANNOT_START: Final = re.compile(
     r"|fork/exec (?P<path>\S+): (?P<reason>[a-z ]+?)(?=process|$)"
 )
 _NO_SECRET: Final = re.compile(r"secret required but no secret with id \"?([\w.-]+)\"? found")
-# guard.py says it, in the line in which buildah says that the container could not be made.
-_MOUNT: Final = re.compile(r"pierhead refuses the mount at (?P<target>/\S*): ")
-# runc says so of a step that a signal ended, and buildah then gives 1 for its code.
+# buildah says so of a step that a signal ended, and then gives 1 for its code. A step that prints
+# it could as well end with that code.
 _SIGNALLED: Final = re.compile(r"^container exited on (?P<name>[a-z ]+)$", re.M)
 _SIGNALS: Final = {
     "hangup": 1,
@@ -44,7 +46,8 @@ _SIGNALS: Final = {
 _START_LINE: Final = re.compile(r"^Error: resolving step \{.*?StartLine:(\d{1,7}) ")
 _FELL: Final = re.compile(r"(panic: |goroutine \d+ |\s*github\.com/containers/buildah/)")
 _NO_SPACE: Final = ("no space left on device", "disk quota exceeded")
-_OTHER_PLATFORM: Final = ("exec format error", "no image found in")
+_NOT_A_PROGRAM: Final = ("exec format error",)
+_NO_IMAGE: Final = "no image found in"
 _SOURCE: Final = re.compile(r"initializing source docker://(?P<image>\S+?): (?P<why>.*)$")
 _NO_REGISTRY: Final = re.compile(r"initializing source (?!docker:)(?P<image>\S+?):* ")
 _SHORT_NAME: Final = re.compile(r'short-name "(?P<image>[^"]+)" did not resolve')
@@ -56,7 +59,7 @@ _ABOUT_THE_DOCKERFILE: Final = (
     "no from statement",
     "no contents in",
     "no stage",
-    "target",
+    'the target "',
     "repository name must be",
     "invalid reference format",
 )
@@ -74,6 +77,8 @@ _AROUND: Final = re.compile(
     r"|checking on sources under \"[^\"]*\": |resolving step \{.*?\}: "
     r"|resolving mountpoints for container \"[0-9a-f]*\": "
 )
+# buildah repeats the instruction, which may have any words.
+_INSTRUCTION: Final = re.compile(r"step \{.*\}", re.DOTALL)
 # Lines between a step and its failure that are not the step's own words.
 _NOISE: Final = re.compile(
     r"^(--> |subprocess exited with |process (failed|exited) |: exit status \d+$"
@@ -99,6 +104,22 @@ class Disk:
         """Whether builds have to stop, to leave what is kept."""
         return self.free_bytes < self.kept_bytes
 
+    @property
+    def lack(self) -> str | None:
+        """Why no build may begin on it, if that is so."""
+        left = f"{size(self.free_bytes)} of {size(self.total_bytes)} are free at {self.path}"
+        return f"its disk is full: {left}" if self.is_low else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witness:
+    """What those who stand between buildah and a step noted of the last one, where none can."""
+
+    refused: str | None = None  # where a mount was to be that leads out
+    foreign: bool = False  # its program is for another kind of machine
+    fault: str | None = None  # its mounts could not be looked at
+    runc: str = ""  # why it could not be started
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
@@ -117,6 +138,7 @@ class Ending:
     dockerfile: str = ""  # its text
     dockerfile_name: str = "Dockerfile"  # as people call it
     context: str = ""  # its folder on the runner, which nobody else has to know
+    witness: Witness | None = None  # none: the build was not isolated
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +163,13 @@ class _Told:
         object.__setattr__(self, "exit_code", 128 + number if number and code else code)
 
     def says(self, signs: tuple[str, ...]) -> bool:
-        """Say whether one of the signs is in the last lines."""
+        """Say whether one of the signs is in the last lines, whoever said it."""
         text = "\n".join(self.lines).lower()
+        return any(sign in text for sign in signs)
+
+    def buildah_says(self, signs: tuple[str, ...]) -> bool:
+        """Say whether buildah itself said one of the signs: of a step's code it says no more."""
+        text = _INSTRUCTION.sub("step", self.own).lower() if self.exit_code is None else ""
         return any(sign in text for sign in signs)
 
     def failed(
@@ -220,6 +247,9 @@ def _disk(told: _Told) -> Failure | None:
     disk, floor = told.ending.disk, told.ending.disk_floor_bytes
     if not told.says(_NO_SPACE) and floor is None:
         return None
+    alone = told.ending.witness is not None and not told.buildah_says(_NO_SPACE)
+    if alone and floor is None and disk is None:
+        return None  # a step says so, and nobody looked
     if floor is None and disk is not None and disk.free_bytes > DISK_FREE_BYTES:
         hint = "a step's shared memory is 64 MB; more of it: --shm-size 1g"
         detail = f"the runner's disk has space: {size(disk.free_bytes)} are free"
@@ -253,15 +283,16 @@ def _killed(told: _Told) -> Failure | None:
 
 
 def _platform(told: _Told) -> Failure | None:
-    if not told.says(_OTHER_PLATFORM):
-        return None
     hint = "build it on a runner of that platform: --platform linux/arm64, say"
-    if told.exit_code is None and "no image found in" in told.own:
+    witness = told.ending.witness
+    if told.exit_code is None and _NO_IMAGE in told.own:
         message = "the base image is not there for the runner's platform"
-    elif told.exit_code is None:
+    elif told.exit_code is None or not told.says(_NOT_A_PROGRAM):
         return None
-    else:
+    elif witness is None or witness.foreign:
         message = "a program of the image is for another platform than the runner's"
+    else:
+        return None
     return told.failed("platform", message, hint=hint)
 
 
@@ -269,7 +300,8 @@ def _command(told: _Told) -> Failure | None:
     code = told.exit_code
     if code is None:
         return None
-    starting = _CANNOT_START.search("\n".join(told.lines))
+    witness = told.ending.witness
+    starting = _CANNOT_START.search(witness.runc if witness else "\n".join(told.lines))
     if starting is not None:
         what = starting["what"] or starting["path"]
         why = (starting["why"] or starting["reason"] or "").split(": ")[-1].strip()
@@ -284,10 +316,13 @@ def _command(told: _Told) -> Failure | None:
 
 
 def _mount(told: _Told) -> Failure | None:
-    found = _MOUNT.search("\n".join(told.lines[-3:]))
-    if found is None or not told.own:
+    witness = told.ending.witness
+    if witness is None or (witness.refused is None and witness.fault is None):
         return None
-    message = f"the source of the mount at {found['target']} leads out of where it may be"
+    if witness.refused is None:
+        message = "what a step would mount could not be looked at"
+        return told.failed("runner", message, witness.fault)
+    message = f"the source of the mount at {witness.refused} leads out of where it may be"
     hint = "a link in a stage, the context or a cache leads there: name what it leads to"
     return told.failed("dockerfile", message, hint=hint)
 
@@ -397,7 +432,7 @@ def _parser(told: _Told) -> Failure | None:
 
 
 def _dockerfile(told: _Told) -> Failure | None:
-    if not (told.own and told.says(_ABOUT_THE_DOCKERFILE)):
+    if not told.buildah_says(_ABOUT_THE_DOCKERFILE):
         return None
     ending = told.ending
     line = _line(told)
