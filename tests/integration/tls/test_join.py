@@ -173,7 +173,7 @@ async def test_who_stands_in_between_never_reads_the_secret(
     assert "hint: " in joined.stderr
     assert between.seen.startswith(b"GET /ca.crt ")
     assert code.secret.encode() not in between.seen
-    assert not (plane.folder / "astray" / "runner.json").exists()
+    assert not (plane.folder / "astray").exists()
     # The code was not used up by this: the machine can still join.
     assert plane.join(code, f"late-{len(shows)}").returncode == 0
 
@@ -187,6 +187,7 @@ async def test_the_same_machine_may_use_its_code_again_and_no_other_may(plane: P
     assert first.returncode == again.returncode == 0, again.stderr
     assert msgspec.json.decode(noted)["credential"]
     assert other.returncode == 1
+    assert not (plane.folder / "somewhere-else").exists()
     assert "error: this join code was used by another machine" in other.stderr
     assert "hint: make a new one: pierhead add NAME --builds" in other.stderr
 
@@ -201,6 +202,7 @@ async def test_a_code_that_nobody_made_is_refused_with_what_to_do(plane: Plane) 
         "hint: make a new one: pierhead add NAME --builds"
         "   (joined before: pierhead nodes remove NAME)\n"
     )
+    assert not (plane.folder / "unknown").exists()
 
 
 async def test_a_plan_changes_nothing_and_uses_nothing_up(plane: Plane) -> None:
@@ -213,7 +215,7 @@ async def test_a_plan_changes_nothing_and_uses_nothing_up(plane: Plane) -> None:
     )
     assert "may use    1 build at a time, 2 cores, 2.1 GB of memory" in planned.stderr
     assert "starts     pierhead-runner: " in planned.stderr
-    assert not (state / "runner.json").exists()
+    assert not state.exists()
     assert plane.join(code, "planned").returncode == 0
 
 

@@ -19,7 +19,8 @@ def test_a_unit_starts_the_very_command_whatever_is_in_it() -> None:
         'ExecStart="/opt/a b/python" "-m" "pierhead.router" "--data" "/srv/50%%/\\"x\\"\\\\$$HOME"'
     ) in lines
     assert "EnvironmentFile=-/srv/50%%/pierhead.env" in lines
-    assert "Restart=always" in lines
+    # Not when somebody has to do something first.
+    assert {"Restart=always", "RestartPreventExitStatus=78"} <= {*lines}
     # What is still there then is killed, so it is told when that is.
     assert {"TimeoutStopSec=90", "Environment=PIERHEAD_STOP_SECONDS=90"} <= {*lines}
     assert "WantedBy=multi-user.target" in lines

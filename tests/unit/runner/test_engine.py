@@ -36,6 +36,7 @@ from pierhead.runner.ports import Broken, Hold
 from pierhead.runner.testing import (
     FakeBackend,
     FakeControl,
+    FakeGround,
     FakeHold,
     FakeKeeper,
     away,
@@ -74,6 +75,7 @@ class Stage:
     control: FakeControl
     backend: FakeBackend
     keeper: FakeKeeper
+    ground: FakeGround
     engine: Engine
     running: "asyncio.Task[None]"
 
@@ -96,23 +98,25 @@ async def until(true: Callable[[], object]) -> None:
 async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
     monkeypatch.setattr(spools, "FLUSH_SECONDS", 0.0)
     monkeypatch.setattr(spools, "AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr(engines, "kept_bytes", lambda _: 0)
+    monkeypatch.setattr(engines, "LOOK_SECONDS", 0.001)
     stages: list[Stage] = []
 
     async def begin(backend: FakeBackend) -> Stage:
-        control, keeper = FakeControl(), FakeKeeper()
+        control, keeper, ground = FakeControl(), FakeKeeper(), FakeGround()
         numbers = itertools.count(1)
         engine = Engine(
             control,
             backend,
             keeper,
+            ground=ground,
             work=tmp_path / "work",
             limits=Limits(),
             open_workspace=EmptyWorkspace,
             new_id=lambda: f"id{next(numbers)}",
             jitter=lambda _: 0.0,
         )
-        stages.append(Stage(control, backend, keeper, engine, asyncio.create_task(engine.run())))
+        running = asyncio.create_task(engine.run())
+        stages.append(Stage(control, backend, keeper, ground, engine, running))
         return stages[-1]
 
     yield begin
@@ -735,3 +739,110 @@ async def test_a_context_for_which_there_is_no_room_is_no_fault_of_the_machine(
     failure = hold.envelopes[0].failure
     assert failure is not None
     assert failure.cause == "disk-full"
+
+
+async def test_a_disk_that_filled_while_a_request_was_held_gives_the_build_back_at_once(
+    start: Start, tmp_path: Path, disks: dict[str, Disk]
+) -> None:
+    stage = await start(good(tmp_path))
+    disks["b_one.1"] = LOW
+    hold = await granted(stage)
+    await until(lambda: hold.story[-1] == "close")
+    await stage.end()
+
+    said = "its disk is full: 100.0 MB of 1000.0 GB are free at /work"
+    assert hold.story == [f"release draining {said}", "close"]
+    assert stage.backend.begun == []
+    assert stage.keeper.held == {}
+    assert list((tmp_path / "work").iterdir()) == []
+    # It is nobody's fault: the machine need not rest.
+    assert not any(reason.startswith("resting") for reason in reasons(stage))
+
+
+async def test_a_machine_says_that_its_disk_filled_while_a_request_is_held_and_when_it_has_room(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    await until(lambda: stage.control.asked)
+    stage.ground.lacking = "its disk is full"
+    await until(lambda: len(stage.control.asked) == 2)
+    stage.ground.lacking = None
+    await until(lambda: len(stage.control.asked) == 3)
+    hold = await granted(stage)
+    await stage.end()
+
+    said = [(one.slots, one.reason, one.request_id) for one in stage.control.asked[:3]]
+    [first] = {request_id for _, _, request_id in said}
+    assert said == [(2, None, first), (0, "its disk is full", first), (2, None, first)]
+    assert hold.envelopes
+
+
+async def test_a_runner_whose_folder_is_taken_away_gives_back_what_it_has_and_ends(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    stage.backend.gate = asyncio.Event()
+    hold = await granted(stage)
+    await until(lambda: stage.backend.begun)
+    stage.ground.gone = True
+
+    with pytest.raises(Unavailable, match="the folder is gone"):
+        await stage.running
+
+    assert "release draining" in hold.story
+    assert stage.backend.stopped == ["b_one.1"]
+    assert len(stage.control.ended) == 1
+
+
+async def test_a_folder_that_cannot_be_made_gives_the_build_back_and_lets_the_machine_rest(
+    start: Start, tmp_path: Path
+) -> None:
+    stage = await start(good(tmp_path))
+    await until(lambda: stage.control.asked)
+    (tmp_path / "work" / "b_one.1").mkdir()  # the fake's is in the way of itself
+    hold = await granted(stage)
+    await until(lambda: "resting after 1 broken builds" in reasons(stage))
+    await stage.end()
+
+    [given_back, closed] = hold.story
+    assert given_back.startswith("release draining its folder cannot be used: ")
+    assert closed == "close"
+    assert stage.backend.begun == []
+
+
+async def test_a_folder_that_goes_away_under_a_build_gives_it_back(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "LOOK_SECONDS", 0.001)
+    stage = await start(good(tmp_path))
+    hold = stage.control.hold(grant())
+    hold.fetching = asyncio.Event()
+    await granted(stage)
+    await until(lambda: "enter fetching" in hold.story)
+
+    def gone(_: EmptyWorkspace) -> Disk:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(EmptyWorkspace, "disk", gone)
+    await until(lambda: "resting after 1 broken builds" in reasons(stage))
+    await stage.end()
+
+    assert "release unhealthy" in hold.story
+    assert hold.envelopes == []
+    assert stage.backend.stopped == ["b_one.1"]
+
+
+async def test_a_build_that_cannot_be_cleared_away_is_given_back(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unwritable(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(FakeBackend, "stop", unwritable)
+    stage = await start(good(tmp_path))
+    hold = await granted(stage)
+    await until(lambda: "resting after 1 broken builds" in reasons(stage))
+    await stage.end()
+
+    assert "release unhealthy" in hold.story
+    assert hold.envelopes == []

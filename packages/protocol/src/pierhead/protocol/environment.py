@@ -20,6 +20,9 @@ _NEEDED: Final = frozenset([*_PLACES, *_WORDS, *OBEYED])
 _NEEDED_PREFIXES: Final = ("LC_", "XDG_", "PYTHON")
 # Tells a process how many seconds it has from the first signal until it is killed.
 STOP_WITHIN: Final = "PIERHEAD_STOP_SECONDS"
+# The exit code of a process that cannot begin before somebody has done something (EX_CONFIG of
+# sysexits.h): nothing starts it again until then.
+STAYS_DOWN: Final = 78
 
 
 def for_a_process(environment: Mapping[str, str]) -> dict[str, str]:

@@ -6,9 +6,10 @@ import os
 import sys
 from pathlib import Path
 
+from pierhead.protocol.environment import STAYS_DOWN
 from pierhead.protocol.errors import PierheadError
 from pierhead.protocol.lean import passed_over
-from pierhead.runner.config import Joined, load_joined, state_folder
+from pierhead.runner.config import Joined, joined_before, load_joined, state_folder
 
 ORDERS_BYTES_MAX = 64 * 1024
 
@@ -47,6 +48,9 @@ def main(arguments: list[str]) -> int:
     except PierheadError as error:
         hint = f"\n\nhint: {error.problem.hint}" if error.problem.hint else ""
         print(f"error: {error}{hint}", file=sys.stderr)
+        return STAYS_DOWN if arguments == ["start"] and not joined_before(state_folder()) else 1
+    except OSError as error:
+        print(f"error: {error}\n\nhint: pierhead doctor", file=sys.stderr)
         return 1
     return 0
 

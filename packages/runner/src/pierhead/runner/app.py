@@ -16,10 +16,11 @@ from pierhead.protocol.client.trust import trusted_ca
 from pierhead.protocol.environment import STOP_WITHIN
 from pierhead.runner.adapters.buildah import BuildahBackend
 from pierhead.runner.adapters.entropy import jitter, new_id
+from pierhead.runner.adapters.ground import LockedGround
 from pierhead.runner.adapters.keeper import KeeperProcess
 from pierhead.runner.adapters.router import HttpControl, Way
 from pierhead.runner.adapters.workspace import DiskWorkspace
-from pierhead.runner.config import Joined, lock_state, state_id
+from pierhead.runner.config import Joined, lock_file, lock_state, state_id
 from pierhead.runner.domain.probe import Check
 from pierhead.runner.engine import Engine, Limits
 
@@ -55,6 +56,7 @@ async def work(joined: Joined, state: Path, *, end_with_input: bool) -> None:
         control,
         backend,
         keeper,
+        ground=LockedGround(state, state / "work", lock_file(state), holder),
         work=state / "work",
         limits=Limits(memory_bytes=joined.memory_bytes, cpu_weight=joined.cpu_weight),
         open_workspace=DiskWorkspace,

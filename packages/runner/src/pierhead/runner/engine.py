@@ -7,9 +7,9 @@ ways: its result was taken, it was given back, or it was lost to another attempt
 
 import asyncio
 import contextlib
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,9 +18,8 @@ import structlog
 from pierhead.protocol.errors import PierheadError, ProtocolMismatch, Unavailable
 from pierhead.protocol.lease import Acquire, Acquired, Grant, Held
 from pierhead.protocol.runner import Capabilities
-from pierhead.protocol.units import kept_bytes, size
 from pierhead.runner.job import Job
-from pierhead.runner.ports import Backend, Control, Keeper, Workspace
+from pierhead.runner.ports import Backend, Control, Ground, Keeper, Workspace
 from pierhead.runner.removal import remove_tree
 
 BACKOFF_SECONDS: Final = 0.25
@@ -35,6 +34,8 @@ QUARANTINE_MAX_SECONDS: Final = 3600.0
 LOOK_AGAIN_SECONDS: Final = 60.0
 LOOK_AGAIN_MAX_SECONDS: Final = 3600.0
 GOODBYE_SECONDS: Final = 3.0
+# While a request is held: what the router was told of this machine may not be true any more.
+LOOK_SECONDS: Final = 1.0
 log = structlog.get_logger()
 
 
@@ -55,6 +56,7 @@ class Engine:
         backend: Backend,
         keeper: Keeper,
         *,
+        ground: Ground,
         work: Path,
         limits: Limits,
         open_workspace: Callable[[Path], Workspace],
@@ -64,6 +66,7 @@ class Engine:
         self._control = control
         self._backend = backend
         self._keeper = keeper
+        self._ground = ground
         self._work = work
         self._limits = limits
         self._open_workspace = open_workspace
@@ -86,6 +89,7 @@ class Engine:
 
         Raises:
             Refused: the credential is not good any more, or another process took over.
+            Unavailable: its folder is not its own any more.
         """
         await self._backend.sweep()
         await asyncio.to_thread(remove_tree, self._work)
@@ -163,7 +167,8 @@ class Engine:
         self._collect()
         if self._draining and not self._tasks:
             return
-        slots, reason = self._free_slots(capabilities)
+        lack = self._ground.lack()
+        slots, reason = self._free_slots(capabilities, lack)
         if self._request_id is None:
             self._request_id, self._asked = self._new_id(), self._asked + 1
         grants = [job.grant for job in self._jobs.values()] + list(self._waiting.values())
@@ -178,12 +183,16 @@ class Engine:
         )
         asking = asyncio.ensure_future(self._acquire(request))
         changing = asyncio.ensure_future(self._changed.wait())
-        await asyncio.wait({asking, changing}, return_when=asyncio.FIRST_COMPLETED)
+        looking = asyncio.ensure_future(self._until_ground_changes(lacks=lack is not None))
+        await asyncio.wait({asking, changing, looking}, return_when=asyncio.FIRST_COMPLETED)
         changing.cancel()
+        looking.cancel()
         self._collect()
         if not asking.done():
             asking.cancel()
             await asyncio.wait({asking})
+        if looking.done() and not looking.cancelled():
+            looking.result()  # raises when the folder is not ours any more
         if asking.cancelled():
             return
         answer = asking.result()
@@ -192,6 +201,11 @@ class Engine:
         if answer.retry_after_ms:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), answer.retry_after_ms / 1000)
+
+    async def _until_ground_changes(self, *, lacks: bool) -> None:
+        """Wait until builds can be taken and could not, or the other way round."""
+        while (self._ground.lack() is not None) is lacks:  # noqa: ASYNC110 - disks tell nobody
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _acquire(self, request: Acquire) -> Acquired:
         wait = BACKOFF_SECONDS
@@ -229,7 +243,9 @@ class Engine:
             self._backend,
             self._keeper,
             slot=slot,
-            workspace=self._open_workspace(self._work / f"{grant.build_id}.{grant.fence}"),
+            open_workspace=partial(
+                self._open_workspace, self._work / f"{grant.build_id}.{grant.fence}"
+            ),
             memory_bytes=self._limits.memory_bytes,
             cpu_weight=self._limits.cpu_weight,
         )
@@ -264,7 +280,7 @@ class Engine:
         rest = min(QUARANTINE_SECONDS * 2 ** (len(self._broken) - 1), QUARANTINE_MAX_SECONDS)
         self._rest_until = asyncio.get_running_loop().time() + rest
 
-    def _free_slots(self, capabilities: Capabilities) -> tuple[int, str | None]:
+    def _free_slots(self, capabilities: Capabilities, lack: str | None) -> tuple[int, str | None]:
         """Return how many builds may come, and why none may."""
         if self._draining:
             return 0, "draining"
@@ -272,10 +288,8 @@ class Engine:
             return 0, f"resting after {len(self._broken)} broken builds"
         if capabilities.slots == 0:
             return 0, capabilities.limits.get("backend")
-        disk = shutil.disk_usage(self._work)
-        if disk.free < kept_bytes(disk.total):
-            left = f"{size(disk.free)} of {size(disk.total)} are free at {self._work}"
-            return 0, f"its disk is full: {left}"[:1000]
+        if lack is not None:
+            return 0, lack[:1000]
         return max(0, capabilities.slots - len(self._jobs)), None
 
     async def _abort_all(self, why: str) -> None:

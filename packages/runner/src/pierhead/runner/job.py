@@ -7,7 +7,7 @@ then a look at whether anything is left. Nothing is reported before that.
 import asyncio
 import contextlib
 import errno
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, Literal, TypeAlias
 
@@ -36,6 +36,7 @@ from pierhead.runner.domain.failure import Disk, disk_full
 from pierhead.runner.ports import (
     Backend,
     Broken,
+    BuilderLostError,
     BuildOrder,
     Built,
     Hold,
@@ -69,7 +70,7 @@ class Job:
         keeper: Keeper,
         *,
         slot: int,
-        workspace: Workspace,
+        open_workspace: Callable[[], Workspace],
         memory_bytes: int | None,
         cpu_weight: int | None,
     ) -> None:
@@ -79,12 +80,14 @@ class Job:
         self._hold = hold
         self._backend = backend
         self._keeper = keeper
-        self._workspace = workspace
+        self._open_workspace = open_workspace
+        self._workspace: Workspace
         self._memory_bytes = memory_bytes
         self._cpu_weight = cpu_weight
         self._wish: Wish | None = None
         self._wished = asyncio.Event()
         self._full: Disk | None = None  # it was, so the build was stopped
+        self._gone: OSError | None = None  # the folder was, so the build was stopped
         self._phase: Phase = "fetching"
         self._took: dict[str, int] = {}
         self._began = asyncio.get_running_loop().time()
@@ -96,26 +99,63 @@ class Job:
             self._wished.set()
 
     async def run(self) -> None:
-        """Carry the build through."""
+        """Carry the build through, or give it back when there is no place for it."""
         self._keeper.hold(
             self.grant, lambda _reason: self.stop("lost"), lambda: self.stop("cancelled")
         )
-        spool = self._workspace.spool(self._hold)
+        try:
+            found = self._move_in()
+            if isinstance(found, str):
+                await self._give_back(found)
+            else:
+                await self._carry_through(found)
+        finally:
+            self._keeper.drop(self.grant.build_id)
+            await self._hold.close()
+
+    def _move_in(self) -> Spool | str:
+        """Make the attempt's folder, and its log in it; or say why it cannot be worked in.
+
+        The disk may have filled since the runner asked for work: half a minute may lie in between.
+        """
+        try:
+            self._workspace = self._open_workspace()
+            return self._workspace.disk().lack or self._workspace.spool(self._hold)
+        except OSError as error:
+            self.ended = "broken"
+            return f"its folder cannot be used: {error}"
+
+    async def _give_back(self, why: str) -> None:
+        """It did not begin here, so this is no attempt: any other runner may have it at once."""
+        log.warning("build.refused", build=self.grant.build_id, detail=why)
+        with contextlib.suppress(PierheadError):
+            await self._hold.release("draining", why[:1000])
+        self.ended = self.ended or "released"
+        if self.ended != "broken":
+            await self._workspace.remove()
+
+    async def _carry_through(self, spool: Spool) -> None:
         sending = asyncio.create_task(self._send(spool))
         listening = asyncio.create_task(self._listen())
         try:
             envelope = await self._work(spool)
-            proof = await self._backend.stop(self._order())
+            proof = await self._clear_away()
             spool.close()
             await self._settle(envelope, proof, spool, sending)
         finally:
             spool.close()
-            self._keeper.drop(self.grant.build_id)
             for task in (sending, listening):
                 task.cancel()
             await asyncio.gather(sending, listening, return_exceptions=True)
             await self._workspace.remove()
-            await self._hold.close()
+
+    async def _clear_away(self) -> StopProof | None:
+        """Remove what the build left; none: that cannot be done, or not be told."""
+        try:
+            return await self._backend.stop(self._order())
+        except OSError as error:
+            self._broken(error)
+            return None
 
     async def _work(self, spool: Spool) -> Envelope | None:
         """Build until done or until a wish comes; none: a wish came, or the machine is broken."""
@@ -130,30 +170,44 @@ class Job:
         try:
             return await building
         except asyncio.CancelledError:
+            if self._gone is not None:
+                self._broken(self._gone)
             return self._disk_full() if self._full else None
         except Refused:
             self.stop("lost")
             return None
         except OSError as error:
-            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-                self._broken(error)
-                return None
-            self._full = self._workspace.disk()
-            return self._disk_full()
+            return self._failed_here(error)
         except Exception as error:
             self._broken(error)
             return None
 
+    def _failed_here(self, error: OSError) -> Envelope | None:
+        """Tell of a full disk as of that; whatever else there is, is a fault of the machine."""
+        with contextlib.suppress(OSError):
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                self._full = self._workspace.disk()
+                return self._disk_full()
+        self._broken(error)
+        return None
+
     def _broken(self, error: Exception) -> None:
         # Whatever it was: what was made for the build has to be cleared away, and the router
         # has to hear that it should give the build to somebody else.
-        log.error("build.machine", build=self.grant.build_id, exc_info=error)
+        if isinstance(error, OSError | BuilderLostError):
+            log.error("build.machine", build=self.grant.build_id, detail=str(error))
+        else:
+            log.error("build.machine", build=self.grant.build_id, exc_info=error)
         self.ended = "broken"
 
     async def _until_disk_is_low(self) -> None:
         """Look at the disk while contexts and images come and go; steps are the backend's."""
         while True:
-            disk = self._workspace.disk()
+            try:
+                disk = self._workspace.disk()
+            except OSError as error:
+                self._gone = error
+                return
             if disk.is_low and self._phase in {"fetching", "pushing"}:
                 self._full = disk
                 return
@@ -225,7 +279,7 @@ class Job:
     async def _settle(
         self,
         envelope: Envelope | None,
-        proof: StopProof,
+        proof: StopProof | None,
         spool: Spool,
         sending: "asyncio.Task[None]",
     ) -> None:
@@ -235,13 +289,13 @@ class Job:
         elif self._wish == "lost":
             self.ended = "lost"
             return
-        elif envelope is None:
+        elif envelope is None or proof is None:
             await self._release()
             return
         with contextlib.suppress(TimeoutError, PierheadError):
             async with asyncio.timeout(LOG_SECONDS):
                 await asyncio.shield(sending)
-        if not proof.clean:
+        if proof is not None and not proof.clean:
             log.error("build.leftovers", build=self.grant.build_id, proof=str(proof))
         await self._report(_with_log(envelope, spool))
 
@@ -273,6 +327,8 @@ class Job:
             await spool.send()
         except PierheadError:
             self.stop("lost")
+        except OSError as error:  # the router hears that the log is not whole
+            log.error("log.gone", build=self.grant.build_id, detail=str(error))
 
     async def _listen(self) -> None:
         """Wait for the wish to cancel; it also comes with heartbeats, only later."""

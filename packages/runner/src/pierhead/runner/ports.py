@@ -108,6 +108,10 @@ class Bases(Protocol):
         ...
 
 
+class BuilderLostError(Exception):
+    """The builder itself was killed, or did not begin. Nothing is said about the build."""
+
+
 LogSink: TypeAlias = Callable[[bytes], None]
 KeepGroup: TypeAlias = Callable[[Group], None]
 
@@ -127,6 +131,9 @@ class Backend(Protocol):
         """Build. `log` gets the output as it comes, `keep` the process group as soon as it is.
 
         Cancelling the task ends the build at once; `stop` has to follow.
+
+        Raises:
+            BuilderLostError: it should be tried again, elsewhere.
         """
         ...
 
@@ -239,6 +246,18 @@ class Spool(Protocol):
 
     async def send(self) -> None:
         """Send until it is closed and all of it has arrived."""
+        ...
+
+
+class Ground(Protocol):
+    """The folder below which a runner keeps all that it has."""
+
+    def lack(self) -> str | None:
+        """Say why nothing can be built there now; none: builds may come. What is missing is made.
+
+        Raises:
+            Unavailable: it is not this runner's any more.
+        """
         ...
 
 

@@ -272,6 +272,20 @@ class FakeBackend:
 
 
 @dataclass
+class FakeGround:
+    """A folder with room, until a test says otherwise, or takes it away."""
+
+    lacking: str | None = None
+    gone: bool = False
+
+    def lack(self) -> str | None:
+        """Say what the test said."""
+        if self.gone:
+            raise Unavailable(problem("dependency-unavailable", "the folder is gone"))
+        return self.lacking
+
+
+@dataclass
 class FakeKeeper:
     """Holds leases that are lost or cancelled when a test says so."""
 

@@ -5,16 +5,16 @@ proxy's address may hold a password, and units can be read by everybody.
 """
 
 import os
+import select
 import signal
 import subprocess
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from pierhead.protocol.cli.speak import REFUSED, fail
-from pierhead.protocol.environment import OBEYED, STOP_WITHIN, for_a_process
+from pierhead.protocol.environment import OBEYED, STAYS_DOWN, STOP_WITHIN, for_a_process
 
 STOP_SECONDS: Final = 90
 
@@ -81,6 +81,7 @@ EnvironmentFile=-{_escaped(str(service.environment))}
 Environment={STOP_WITHIN}={STOP_SECONDS}
 Restart=always
 RestartSec=2
+RestartPreventExitStatus={STAYS_DOWN}
 KillMode=mixed
 TimeoutStopSec={STOP_SECONDS}
 
@@ -123,21 +124,34 @@ def stop(service: Service) -> bool:
     pid = running(service)
     if pid is None:
         return False
-    # The first signal lets it finish what it holds, the second one makes it let go.
-    for _ in range(2):
-        os.kill(pid, signal.SIGTERM)
-        if _ends(service):
-            _pid_file(service).unlink(missing_ok=True)
-            return True
+    end(pid, lambda: running(service) == pid)
+    _pid_file(service).unlink(missing_ok=True)
+    return True
+
+
+def end(pid: int, is_it: Callable[[], bool]) -> None:
+    """End a process, while its number is still that of the one that is meant.
+
+    Raises:
+        CommandFailed: it does not end.
+    """
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        # The first signal lets it finish what it holds, the second one makes it let go.
+        for _ in range(2):
+            if not is_it():
+                return
+            signal.pidfd_send_signal(process, signal.SIGTERM)
+            if select.select([process], [], [], STOP_SECONDS)[0]:
+                return
+    except PermissionError as error:
+        raise fail(f"process {pid} is somebody else's", f"sudo kill {pid}", REFUSED) from error
+    finally:
+        os.close(process)
     raise fail(f"process {pid} does not end", f"kill -9 {pid}", REFUSED)
-
-
-def _ends(service: Service) -> bool:
-    for _ in range(int(STOP_SECONDS * 10)):
-        if running(service) is None:
-            return True
-        time.sleep(0.1)
-    return False
 
 
 def is_there(service: Service) -> bool:

@@ -11,8 +11,9 @@ import typer
 from pierhead.protocol.answers import Finding
 from pierhead.protocol.cli.builder import install_line
 from pierhead.protocol.cli.speak import OK, REFUSED, give, give_json, size
+from pierhead.protocol.errors import Unavailable
 from pierhead.runner.app import examine
-from pierhead.runner.config import state_folder
+from pierhead.runner.config import at_work, joined_before, state_folder
 
 SEARCH: Final = "/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 GIB: Final = 1024**3
@@ -30,7 +31,7 @@ PROGRAMS: Final = {
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="As JSON")] = False) -> int:
     """Look at this machine as a builder, and let it build; exit 1 if something has to be mended."""
-    found = [*_programs(), _user(), _cgroups(), _disk(), _memory()]
+    found = [*_programs(), _user(), _cgroups(), _disk(), _memory(), *_runner()]
     if shutil.which("buildah", path=SEARCH):
         found += _build()
     if as_json:
@@ -50,6 +51,24 @@ def _build() -> list[Finding]:
         text = f"nothing can be built below {_place()}: {error.strerror}"
         return [Finding(what="build", text=text, remedy="use another: PIERHEAD_RUNNER_STATE=DIR")]
     return [Finding(what=check.what, text=check.text, remedy=check.remedy) for check in checks]
+
+
+def _runner() -> list[Finding]:
+    """Say whether the runner of a machine that joined is at work, however it was started."""
+    state = state_folder()
+    joined = joined_before(state)
+    if joined is None:
+        return []
+    try:
+        pid = at_work(state)
+    except Unavailable as error:
+        remedy = error.problem.hint or ""
+        return [Finding(what="runner", text=str(error), remedy=remedy)]
+    what = f"{joined.name} of {joined.url}"
+    if pid is None:
+        remedy = "pierhead runner start"
+        return [Finding(what="runner", text=f"{what} is stopped", remedy=remedy)]
+    return [Finding(what="runner", text=f"{what} is at work (process {pid})")]
 
 
 def _place() -> Path:

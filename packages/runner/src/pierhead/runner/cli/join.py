@@ -30,12 +30,14 @@ from pierhead.protocol.runner import Enroll, Enrolled
 from pierhead.runner.cli.ceilings import Ceilings, ceilings, machine_of
 from pierhead.runner.config import (
     Joined,
+    check_state,
     joined_before,
     lock_state,
     machine_secret,
     save_joined,
     state_folder,
     state_id,
+    unless_refused,
 )
 
 JOIN_SECONDS = 30.0
@@ -91,7 +93,8 @@ def command(
         )
     if missing:
         builder.install(missing)
-    enrolled = _join(way, address.secret, name, state, insecure_http, allowed)
+    with unless_refused(state):
+        enrolled = _join(way, address.secret, name, state, insecure_http, allowed)
     tell(f"joined {way.url} as {enrolled.name}; its credential is in {state} (mode 0600)")
     if service:
         tell(f"service   {start(runner)}; it says what it does: {runner.where_it_speaks}")
@@ -180,8 +183,7 @@ def _check_machine(state: Path, way: _Way, *, user: bool, service: bool) -> None
         text = f"this machine has joined {before.url} as {before.name}"
         hint = f"leave that: rm {state / 'runner.json'}, or use PIERHEAD_RUNNER_STATE=DIR"
         raise fail(text, hint, REFUSED)
-    # Also shows that the folder can be written to, and that no runner works with it.
-    os.close(lock_state(state))
+    check_state(state)
 
 
 def _has_subordinates() -> bool:
