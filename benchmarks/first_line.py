@@ -15,7 +15,7 @@ from tests.acceptance.stage import BIN, BUSYBOX, HELLO
 
 ROUNDS = 30
 GOAL_MS = 200.0
-TICKS = os.sysconf("SC_CLK_TCK")
+PROCESSOR_GOAL_MS = 150.0
 
 
 async def measure(folder: Path, say: Callable[[str], None]) -> list[Figure]:
@@ -30,8 +30,11 @@ async def measure(folder: Path, say: Callable[[str], None]) -> list[Figure]:
         samples = [first_line(words, config) for _ in range(ROUNDS)]
         say(spread(f"{name}, first line", [wall for wall, _ in samples]))
         say(spread(f"{name}, processor", [busy for _, busy in samples]))
-        wall = percentile([wall for wall, _ in samples], 50) * 1000
-        figures.append(Figure(metric=f"{name}_first_line_p50_ms", value=wall, goal=GOAL_MS))
+        wall, busy = (percentile(times, 50) * 1000 for times in zip(*samples, strict=True))
+        figures += [
+            Figure(metric=f"{name}_first_line_p50_ms", value=wall, goal=GOAL_MS),
+            Figure(metric=f"{name}_processor_p50_ms", value=busy, goal=PROCESSOR_GOAL_MS),
+        ]
     return figures
 
 
@@ -39,9 +42,12 @@ def first_line(words: list[str], config: dict[str, str]) -> tuple[float, float]:
     """Start the command; return the seconds until it says something, and those of a processor."""
     reading, writing = os.pipe()
     began = time.perf_counter()
+    environment = {**os.environ, **config}
+    # As where people use it: modules are compiled by the first start and not by every one.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     process = subprocess.Popen(
         [BIN / "pierhead", *words],
-        env={**os.environ, **config},
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=writing,
         stderr=writing,
@@ -57,6 +63,6 @@ def first_line(words: list[str], config: dict[str, str]) -> tuple[float, float]:
 
 
 def _processor_seconds(pid: int) -> float:
-    # proc(5): after the name in parentheses, utime and stime are the 12th and 13th fields.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    # The kernel's Documentation/scheduler/sched-stats.rst: the first number is the time on a
+    # processor in nanoseconds. A command has one thread until its first line.
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
