@@ -17,7 +17,7 @@ from pierhead.protocol.cli.place import Place, note_place
 from pierhead.protocol.cli.speak import REFUSED, USAGE, fail, tell
 from pierhead.protocol.client.address import check_url
 from pierhead.protocol.client.client import RouterClient
-from pierhead.protocol.client.http import distrusted
+from pierhead.protocol.client.failure import distrusted
 from pierhead.protocol.client.trust import fetch_ca, fingerprint, pinned_ca, read_pin, trusted_ca
 from pierhead.protocol.errors import Invalid, PierheadError
 

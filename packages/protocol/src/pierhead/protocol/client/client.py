@@ -23,7 +23,8 @@ from pierhead.protocol.build import (
     WhyRequest,
 )
 from pierhead.protocol.client.address import check_url
-from pierhead.protocol.client.http import Transport, open_client, unreachable
+from pierhead.protocol.client.failure import unreachable
+from pierhead.protocol.client.http import Transport, open_client
 from pierhead.protocol.codec import to_wire
 from pierhead.protocol.errors import (
     PierheadError,

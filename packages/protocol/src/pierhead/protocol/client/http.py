@@ -8,7 +8,7 @@ import httpx
 
 from pierhead.protocol.client.proxy import proxy_for
 from pierhead.protocol.client.trust import tls_context
-from pierhead.protocol.errors import TokenRefused, Unavailable
+from pierhead.protocol.errors import TokenRefused
 from pierhead.protocol.problem import problem
 from pierhead.protocol.version import PROTOCOL, PROTOCOL_HEADER
 
@@ -63,25 +63,3 @@ def _verifier(base_url: str, ca: str | None) -> ssl.SSLContext:
         return tls_context(ca)
     # Nothing is verified over plain HTTP; loading the system's authorities takes a while.
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-
-
-def distrusted(error: BaseException | None) -> str | None:
-    """Return why the other side's certificate was not accepted, if that is what happened."""
-    while error is not None:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return error.verify_message
-        error = error.__cause__ or error.__context__
-    return None
-
-
-def unreachable(base_url: str, error: httpx.HTTPError) -> Unavailable:
-    """Return the error for a request that got no answer."""
-    if (reason := distrusted(error)) is not None:
-        detail = f"the certificate of {base_url} is not to be trusted: {reason}"
-        hint = (
-            "if it has its own certificate authority: "
-            f"pierhead login {base_url} --pin PIN (pierhead up prints the pin there)"
-        )
-        return Unavailable(problem("dependency-unavailable", detail, hint=hint))
-    detail = f"no answer from {base_url}: {error or type(error).__name__}"
-    return Unavailable(problem("dependency-unavailable", detail))

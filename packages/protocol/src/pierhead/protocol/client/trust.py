@@ -14,6 +14,7 @@ from typing import Final
 
 import httpx
 
+from pierhead.protocol.client.failure import unanswered
 from pierhead.protocol.client.proxy import proxy_for
 from pierhead.protocol.errors import IntegrityError, Invalid, Unavailable
 from pierhead.protocol.problem import problem
@@ -108,8 +109,7 @@ async def fetch_ca(base_url: str) -> str:
         text = found.decode("ascii")
         fingerprint(text)
     except httpx.HTTPError as error:
-        detail = f"no answer from {base_url}: {error or type(error).__name__}"
-        raise Unavailable(problem("dependency-unavailable", detail)) from error
+        raise unanswered(base_url, error) from error
     except ValueError as error:
         detail = f"{base_url} does not show a certificate authority, as a control plane does"
         raise Unavailable(problem("dependency-unavailable", detail)) from error

@@ -22,7 +22,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 import httpx
 import msgspec
 
-from pierhead.protocol.client.http import distrusted
+from pierhead.protocol.client.failure import distrusted
 from pierhead.protocol.client.proxy import proxy_for
 from pierhead.protocol.client.trust import tls_context
 from pierhead.protocol.registry import LoginKind

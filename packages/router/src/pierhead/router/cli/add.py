@@ -52,7 +52,7 @@ def command(
     if as_json:
         give_json(code)
     else:
-        _tell_lines(code)
+        tell_lines(code)
     if not (sys.stdout.isatty() if wait is None else wait):
         return OK
     tell(f"waiting for {name} ...   (^C leaves the code as it is)")
@@ -78,8 +78,13 @@ def machine_words(facts: Capabilities) -> str:
     return ", ".join(filter(None, said))
 
 
-def _tell_lines(code: JoinCode) -> None:
+def tell_lines(code: JoinCode) -> None:
+    """Say what to do with a code, and whether anybody else can use it."""
     minutes = code.expires_in_seconds // 60
+    address = parse_join_code(code.code).address
+    if _is_here_only(address):
+        tell(f"note: no other machine reaches the control plane: it is kept at {address} alone.")
+        tell("      pierhead up --host 0.0.0.0 opens it to others, over TLS; then add again")
     tell(f"Paste this on the other machine within {minutes} minutes (works once):")
     tell()
     give(join_line(code))
@@ -114,10 +119,14 @@ def join_line(code: JoinCode) -> str:
     """
     address = parse_join_code(code.code).address
     usual = address.removesuffix(":443")
-    if is_loopback(address.rpartition(":")[0].strip("[]")):
+    if _is_here_only(address):
         return f"curl -LsSf http://{usual}/join | sh -s -- {code.code}"
     pinned = f" --insecure --pinnedpubkey {code.key_pin}" if code.key_pin else ""
     return f"curl -LsSf{pinned} https://{usual}/join | sh -s -- {code.code}"
+
+
+def _is_here_only(address: str) -> bool:
+    return is_loopback(address.rpartition(":")[0].strip("[]"))
 
 
 async def _add(name: str, place: Place) -> JoinCode:

@@ -52,7 +52,19 @@ async def _build(asked: Asked, packed: Packed, url: str | None) -> int:
             await _tell_replaced(client, view)
             _give_id(asked, view)
             return OK
-        return await _follow(client, asked, view, may_detach=place is found)
+        code = await _follow(client, asked, view, may_detach=place is found)
+    if code == OK and place is not found:
+        _tell_where_it_went(asked)
+    return code
+
+
+def _tell_where_it_went(asked: Asked) -> None:
+    """Say that the reference leads nowhere, now that the control plane has ended."""
+    if not (asked.quiet or asked.as_json or asked.wish.outputs or asked.wish.load):
+        tell(
+            "note      nothing answers at this reference now: pierhead up keeps the registry, "
+            "--load or -o takes the image along"
+        )
 
 
 def sent_text(sent_bytes: int, whole_bytes: int) -> str:

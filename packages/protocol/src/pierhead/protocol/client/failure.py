@@ -1,0 +1,41 @@
+"""What is said when a control plane does not answer, or is not who it should be."""
+
+import ssl
+
+import httpx
+
+from pierhead.protocol.client.address import host_of, is_loopback
+from pierhead.protocol.errors import Unavailable
+from pierhead.protocol.problem import problem
+
+
+def distrusted(error: BaseException | None) -> str | None:
+    """Return why the other side's certificate was not accepted, if that is what happened."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return error.verify_message
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def unreachable(base_url: str, error: httpx.HTTPError) -> Unavailable:
+    """Return the error for a request that got no answer."""
+    if (reason := distrusted(error)) is not None:
+        detail = f"the certificate of {base_url} is not to be trusted: {reason}"
+        hint = (
+            "if it has its own certificate authority: "
+            f"pierhead login {base_url} --pin PIN (pierhead up prints the pin there)"
+        )
+        return Unavailable(problem("dependency-unavailable", detail, hint=hint))
+    return unanswered(base_url, error)
+
+
+def unanswered(base_url: str, error: httpx.HTTPError) -> Unavailable:
+    """Return the error for an address where nobody answers, or stops in between."""
+    detail = f"no answer from {base_url}: {error or type(error).__name__}"
+    hint = None
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        here = is_loopback(host_of(base_url))
+        where = "on this machine" if here else "on its machine, if it is not running there"
+        hint = f"pierhead up starts the control plane {where}"
+    return Unavailable(problem("dependency-unavailable", detail, hint=hint))

@@ -1,0 +1,27 @@
+"""What is said when nobody answers tells the next step."""
+
+import httpx
+import pytest
+
+from pierhead.protocol.client.failure import unreachable
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("http://127.0.0.1:7443", "on this machine"),
+        ("http://[::1]:7443", "on this machine"),
+        ("https://build.example.com", "on its machine, if it is not running there"),
+    ],
+)
+def test_who_reaches_nobody_is_told_what_starts_a_control_plane(url: str, where: str) -> None:
+    error = unreachable(url, httpx.ConnectError("All connection attempts failed"))
+
+    assert error.problem.detail == f"no answer from {url}: All connection attempts failed"
+    assert error.problem.hint == f"pierhead up starts the control plane {where}"
+
+
+def test_who_is_cut_off_asks_again() -> None:
+    error = unreachable("http://127.0.0.1:7443", httpx.ReadTimeout(""))
+
+    assert error.problem.hint == "ask again later"
