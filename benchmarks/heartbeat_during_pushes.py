@@ -16,7 +16,7 @@ from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.joincode import parse_join_code
 from pierhead.protocol.lease import Acquire, Grant, Heartbeat
 from pierhead.protocol.runner import AddRunner, Enroll, SessionRequest
-from tests.acceptance.stage import Service, Stage, eventually, stage, submit
+from tests.acceptance.stage import Stage, stage, submit
 from tests.contexts import described
 
 PUSHES = 4
@@ -32,25 +32,12 @@ async def measure(folder: Path, say: Callable[[str], None]) -> list[Figure]:
         place.mkdir()
         async with stage(place) as opened:
             if own:
-                await start_registry(opened)
+                await opened.start_registry()
             samples = await heartbeats(opened)
         say(spread("own process" if own else "one process", samples))
         value = percentile(samples, 99) * 1000
         figures.append(Figure(metric=metric, value=value, goal=GOAL_MS))
     return figures
-
-
-async def start_registry(opened: Stage) -> None:
-    command = [sys.executable, "-m", "pierhead.router", "--only", "registry"]
-    place = ["--data", str(opened.folder / "data"), "--config", str(opened.folder / "config")]
-    service = Service([*command, *place], opened.environment, opened.folder / "registry.log")
-    opened.services.append(service)
-    service.start()
-
-    async def listens() -> bool:
-        return (opened.folder / "data" / "registry.sock").exists()
-
-    await eventually(listens, within=60, what="the registry's process listens")
 
 
 async def heartbeats(opened: Stage) -> list[float]:

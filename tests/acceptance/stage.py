@@ -119,6 +119,7 @@ class Stage:
     port: int
     time_scale: float = 1.0
     more: dict[str, str] = field(default_factory=dict)  # environment of every process
+    tls: bool = False  # besides plain HTTP, at the same port
     plane: Service = field(init=False)
     services: list[Service] = field(default_factory=list)
 
@@ -130,6 +131,8 @@ class Stage:
             place = ["--data", str(self.folder / "data"), "--config", str(self.folder / "config")]
             scaled = ["--port", str(self.port), "--time-scale", str(self.time_scale)]
             command = [sys.executable, "-m", "pierhead.router", *place, *scaled]
+        if self.tls:
+            command += ["--host", "0.0.0.0", "--public-url", self.secure_url]
         self.plane = Service(command, self.environment, self.folder / "plane.log")
         self.services.append(self.plane)
 
@@ -150,6 +153,11 @@ class Stage:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def secure_url(self) -> str:
+        """Where it is by TLS."""
+        return f"https://127.0.0.1:{self.port}"
+
+    @property
     def token(self) -> str:
         """The owner's token, as the control plane wrote it."""
         return (self.folder / "config" / "token").read_text().strip()
@@ -158,6 +166,15 @@ class Stage:
     def login(self) -> Path:
         """The folder of the login file that docker and skopeo understand."""
         return self.folder / "config" / "docker"
+
+    @property
+    def ca(self) -> Path:
+        """The certificate of its own authority."""
+        return self.folder / "config" / "ca.crt"
+
+    def secure_client(self) -> RouterClient:
+        """Return the owner's client by TLS."""
+        return RouterClient(self.secure_url, token=self.token, ca=self.ca.read_text())
 
     def client(self, port: int | None = None) -> RouterClient:
         """Return the owner's client, straight or through another port."""
@@ -178,6 +195,24 @@ class Stage:
             return False
 
         await eventually(answers, within=60, what=f"{self.url} answers")
+
+    async def start_registry(self) -> Service:
+        """Start the process of the registry, and wait until connections are passed to it."""
+        place = ["--data", str(self.folder / "data"), "--config", str(self.folder / "config")]
+        command = [sys.executable, "-m", "pierhead.router", "--only", "registry", *place]
+        service = Service(command, self.environment, self.folder / "registry.log")
+        self.services.append(service)
+        service.start()
+        await self.registry_listens()
+        return service
+
+    async def registry_listens(self) -> None:
+        """Wait until connections are passed to the process of the registry."""
+
+        async def listens() -> bool:
+            return (self.folder / "data" / "registry.sock").exists()
+
+        await eventually(listens, within=60, what="the registry's process listens")
 
     async def join(self, name: str, *options: str, port: int | None = None) -> Service:
         """Let a runner join, and start it; `port` is what it takes for the control plane's."""
@@ -224,10 +259,10 @@ class Stage:
 
 @asynccontextmanager
 async def stage(
-    folder: Path, *, time_scale: float = 1.0, more: dict[str, str] | None = None
+    folder: Path, *, time_scale: float = 1.0, more: dict[str, str] | None = None, tls: bool = False
 ) -> AsyncIterator[Stage]:
     """Open a stage with a running control plane; stop all that was started on it at the end."""
-    opened = Stage(folder, free_port(), time_scale, more or {})
+    opened = Stage(folder, free_port(), time_scale, more or {}, tls)
     try:
         await opened.start_plane()
         yield opened

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import httpx
 import pytest
 
 from pierhead.protocol.registry import NewRegistry
-from tests.acceptance.stage import Service, Stage, eventually, stage
+from tests.acceptance.stage import Service, Stage, stage
 from tests.integration.mirror.others import strange_registry
 from tests.integration.registry.conftest import push_blob, push_image
 from tests.integration.registry.image import digest_of, image
@@ -55,20 +54,7 @@ def holder(both: Both, answer: httpx.Response) -> str:
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[Both]:
     async with stage(folder) as opened:
-        command = [sys.executable, "-m", "pierhead.router", "--only", "registry"]
-        place = ["--data", str(folder / "data"), "--config", str(folder / "config")]
-        registry = Service([*command, *place], opened.environment, folder / "registry.log")
-        opened.services.append(registry)
-        registry.start()
-        await ready(folder)
-        yield Both(opened, registry)
-
-
-async def ready(folder: Path) -> None:
-    async def listens() -> bool:
-        return (folder / "data" / "registry.sock").exists()
-
-    await eventually(listens, within=20, what="the registry's process listens")
+        yield Both(opened, await opened.start_registry())
 
 
 @pytest.fixture
@@ -128,7 +114,7 @@ async def test_a_push_goes_on_when_the_registrys_process_was_restarted(
         await client.patch(url, content=LARGE[3_000_000:5_000_000])
         both.registry.start()
         await asyncio.sleep(0)
-        await ready(both.stage.folder)
+        await both.stage.registry_listens()
     async with both.client() as client:
         done = await client.put(url, content=LARGE[5_000_000:], params={"digest": digest_of(LARGE)})
         assert done.status_code == 201

@@ -58,7 +58,7 @@ async def named(
     listener = listen("127.0.0.1", server.tls_port or 0)
     door = Door(
         listener,
-        asyncio.Protocol,
+        lambda _: asyncio.Protocol(),
         context_for=lambda hello: public.context_for(hello, own.context),
         clear_for=(),
     )

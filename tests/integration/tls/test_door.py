@@ -43,7 +43,7 @@ async def open_door(
     listener = listen("127.0.0.1", 0)
     door = Door(
         listener,
-        Echo,
+        lambda _: Echo(),
         context_for=(lambda _: certificates.context) if certificates else None,
         clear_for=clear_for,
     )

@@ -18,6 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 from pierhead.server.bounded import Bounded
 from pierhead.server.files import CUT, ZERO_COPY, ShortFile
 from pierhead.server.handover import Pipe, of_registry
+from pierhead.server.peer import Peer
 from pierhead.server.threads import in_thread
 
 # What one hop to a thread moves, if the reader keeps up with it.
@@ -30,15 +31,20 @@ SLOW_SECONDS: Final = 60.0  # a reader that takes nothing for longer is gone
 class Connection(Bounded):
     """One connection; with TLS it is like any other."""
 
+    peer: Peer | None = None  # of one whose TLS the gate speaks
     # Of a connection that another process accepted: the way back for requests that are its own.
     back: Pipe | None = None
     carried = b""  # what that process had read of the first request
+    _is_clear = False  # between the visitor, or the gate, and this process
     _first = b""
     _complete = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin, with what was read before."""
         super().connection_made(transport)
+        self._is_clear = self.scheme == "http"
+        if self.peer is not None:
+            self.scheme, self.client = "https", (self.peer.address, self.peer.port)
         if self.carried:
             super().data_received(self.carried)
 
@@ -71,7 +77,7 @@ class Connection(Bounded):
         assert self.back is not None
         self.transport.pause_reading()
         descriptor = self.transport.get_extra_info("socket").fileno()
-        if not self.back.give(descriptor, data):
+        if not self.back.give(descriptor, data, self.peer):
             self.transport.resume_reading()
             return False
         self._unset_keepalive_if_required()
@@ -81,7 +87,7 @@ class Connection(Bounded):
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         extensions = cycle.scope.setdefault("extensions", {})
         extensions[CUT] = {}
-        if self.scheme == "http":
+        if self._is_clear:
             extensions[ZERO_COPY] = {}
         super()._start_asgi_task(cycle, _extended(cycle, app))
 

@@ -13,12 +13,17 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from pierhead.server.log import get_logger
+from pierhead.server.peer import Peer
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 # Returns what answers a handshake that begins with these bytes.
 ContextFor: TypeAlias = Callable[[bytes], ssl.SSLContext]
-# Gives a connection that begins with these bytes to another process; false: it stays here.
-GiveAway: TypeAlias = Callable[[socket.socket, bytes], bool]
+# Leaves a handshake that begins with these bytes to another process; returns the socket on which
+# its visitor is heard in the clear; none: it stays here.
+Through: TypeAlias = Callable[[socket.socket, bytes], socket.socket | None]
+# Gives a connection that begins with these bytes to another process; false: it stays here. The
+# peer: of one whose TLS somebody else speaks.
+GiveAway: TypeAlias = Callable[[socket.socket, bytes, Peer | None], bool]
 LOOPBACK: Final = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 EVERYBODY: Final = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
 HANDSHAKE: Final = 0x16  # RFC 8446, section 5.1
@@ -44,10 +49,11 @@ class Door:
     def __init__(
         self,
         listener: socket.socket,
-        new_protocol: Callable[[], asyncio.Protocol],
+        new_protocol: Callable[[Peer | None], asyncio.Protocol],
         *,
         context_for: ContextFor | None,
         clear_for: tuple[Network, ...],
+        through: Through | None = None,
         give_away: GiveAway | None = None,
     ) -> None:
         listener.setblocking(False)
@@ -55,6 +61,7 @@ class Door:
         self._new_protocol = new_protocol
         self._context_for = context_for
         self._clear_for = clear_for
+        self._through = through
         self._give_away = give_away
         self._coming: set[asyncio.Task[None]] = set()
         self._accepting = asyncio.create_task(self._accept())
@@ -82,49 +89,73 @@ class Door:
             if len(self._coming) >= WAITING_MAX:
                 connection.close()
                 continue
-            task = asyncio.create_task(self._let_in(connection, peer[0]))
+            task = asyncio.create_task(self._let_in(connection, Peer(*peer[:2])))
             self._coming.add(task)
             task.add_done_callback(self._coming.discard)
 
-    async def _let_in(self, connection: socket.socket, peer: str) -> None:
-        loop = asyncio.get_running_loop()
-        with contextlib.ExitStack() as closing:
-            closing.callback(connection.close)
-            try:
-                async with asyncio.timeout(FIRST_SECONDS):
-                    first = await self._first_bytes(connection)
-            except (OSError, TimeoutError):
-                return
-            secure = first[:1] == bytes([HANDSHAKE]) and self._context_for is not None
-            if not secure and not self._may_speak_in_the_clear(peer):
-                _refuse(connection)
-                return
-            if not secure and self._give_away is not None and self._give_away(connection, first):
-                return  # it is the other process's, and stays open there
-            closing.pop_all()  # the transport closes it from here on
-            with contextlib.suppress(OSError, ssl.SSLError):
-                await loop.connect_accepted_socket(
-                    self._new_protocol,
-                    connection,
-                    ssl=self._context_for(first) if secure and self._context_for else None,
-                    ssl_handshake_timeout=HANDSHAKE_SECONDS if secure else None,
-                )
+    async def _let_in(self, connection: socket.socket, peer: Peer) -> None:
+        first = await self._first_bytes(connection, FIRST_SECONDS)
+        if first[:1] == bytes([HANDSHAKE]) and self._context_for is not None:
+            await self._let_in_by_tls(connection, first, peer)
+        elif first and not any(peer.unmapped in network for network in self._clear_for):
+            _refuse(connection)
+            connection.close()
+        else:
+            await self._let_in_clear(connection, first)
 
-    async def _first_bytes(self, connection: socket.socket) -> bytes:
-        """Return the first TLS record, or at least one byte of anything else, without taking it."""
+    async def _let_in_by_tls(self, connection: socket.socket, first: bytes, peer: Peer) -> None:
+        inside = self._through(connection, first) if self._through else None
+        if inside is None:
+            assert self._context_for is not None
+            await self._connect(connection, None, self._context_for(first))
+            return
+        connection.close()
+        # The other process makes the handshake before anything is heard.
+        first = await self._first_bytes(inside, HANDSHAKE_SECONDS + FIRST_SECONDS)
+        await self._let_in_clear(inside, first, peer)
+
+    async def _let_in_clear(
+        self, connection: socket.socket, first: bytes, peer: Peer | None = None
+    ) -> None:
+        if not first or (self._give_away and self._give_away(connection, first, peer)):
+            connection.close()  # it is gone, or the other process's, and stays open there
+        else:
+            await self._connect(connection, peer)
+
+    async def _connect(
+        self, connection: socket.socket, peer: Peer | None, context: ssl.SSLContext | None = None
+    ) -> None:
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self._new_protocol(peer),
+                connection,
+                ssl=context,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if context else None,
+            )
+
+    async def _first_bytes(self, connection: socket.socket, seconds: float) -> bytes:
+        """Return the first TLS record, or at least one byte of anything else, without taking it.
+
+        Nothing, if it ended before or took longer.
+        """
         connection.setblocking(False)
-        while True:
-            await _readable(connection)
-            first = connection.recv(RECORD_BYTES_MAX, socket.MSG_PEEK)
-            if first[:1] != bytes([HANDSHAKE]) or len(first) >= _record_bytes(first):
-                return first
-            await asyncio.sleep(0.01)  # the rest is on its way; what is there stays readable
+        try:
+            async with asyncio.timeout(seconds):
+                return await _peeked(connection)
+        except (OSError, TimeoutError):
+            return b""
+        except asyncio.CancelledError:
+            connection.close()
+            raise
 
-    def _may_speak_in_the_clear(self, peer: str) -> bool:
-        address = ipaddress.ip_address(peer.partition("%")[0])
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-            address = address.ipv4_mapped
-        return any(address in network for network in self._clear_for)
+
+async def _peeked(connection: socket.socket) -> bytes:
+    while True:
+        await _readable(connection)
+        first = connection.recv(RECORD_BYTES_MAX, socket.MSG_PEEK)
+        if first[:1] != bytes([HANDSHAKE]) or len(first) >= _record_bytes(first):
+            return first
+        await asyncio.sleep(0.01)  # the rest is on its way; what is there stays readable
 
 
 def _record_bytes(first: bytes) -> int:

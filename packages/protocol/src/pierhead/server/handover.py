@@ -5,7 +5,8 @@ itself to the other process if the request is for the registry: no byte is copie
 between. On a connection that is kept open the next request may belong elsewhere; then it goes back,
 with the bytes that were read already. Both ends of the same pipe speak and listen.
 
-A connection under TLS stays where its handshake was: its keys cannot be given away.
+A connection under TLS stays where its handshake was: its keys cannot be given away. Where the gate
+speaks it, what is passed on is the end of a pair, with the name of who is at the other side.
 """
 
 import asyncio
@@ -16,9 +17,11 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import structlog
+
+from pierhead.server.peer import LINE_BYTES_MAX, Peer, as_line, from_line
 
 # A request line whose path is of the registry, once so much is there that it can be told.
 _REGISTRY: Final = re.compile(rb"[A-Z]{3,7} /v2[/? ]")
@@ -26,6 +29,8 @@ _UNDECIDED: Final = re.compile(rb"[A-Z]{0,7}\Z|[A-Z]{3,7} (?:\Z|/\Z|/v\Z|/v2\Z)"
 # One message of the pipe: what was read of the request. Longer ones stay where they are.
 CARRIED_BYTES_MAX: Final = 64 * 1024
 _DESCRIPTOR: Final = struct.calcsize("i")
+# Takes a connection, what was read of it, and whose it is if its socket cannot say so.
+Take: TypeAlias = Callable[[socket.socket, bytes, Peer | None], None]
 log = structlog.get_logger()
 
 
@@ -39,7 +44,7 @@ def of_registry(first: bytes) -> bool | None:
 class Pipe:
     """One end of what two processes pass connections through."""
 
-    def __init__(self, end: socket.socket, take: Callable[[socket.socket, bytes], None]) -> None:
+    def __init__(self, end: socket.socket, take: Take) -> None:
         end.setblocking(False)
         self._end = end
         self._take = take
@@ -50,7 +55,7 @@ class Pipe:
         """Whether the other process was there when it was last used."""
         return self._end.fileno() >= 0
 
-    def give(self, descriptor: int, read: bytes = b"") -> bool:
+    def give(self, descriptor: int, read: bytes = b"", peer: Peer | None = None) -> bool:
         """Give a connection away, with what was read of it; false: it stays here.
 
         The caller closes its own descriptor afterwards; the connection stays open.
@@ -59,7 +64,7 @@ class Pipe:
             return False
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", descriptor))]
         try:
-            self._end.sendmsg([b"\0" + read], rights)
+            self._end.sendmsg([as_line(peer) + read], rights)
         except BlockingIOError:
             return False  # the other one is busy: so many wait already
         except OSError:
@@ -76,7 +81,9 @@ class Pipe:
     def _receive(self) -> None:
         try:
             message, rights, _, _ = self._end.recvmsg(
-                1 + CARRIED_BYTES_MAX, socket.CMSG_SPACE(_DESCRIPTOR), socket.MSG_CMSG_CLOEXEC
+                LINE_BYTES_MAX + CARRIED_BYTES_MAX,
+                socket.CMSG_SPACE(_DESCRIPTOR),
+                socket.MSG_CMSG_CLOEXEC,
             )
         except BlockingIOError:
             return
@@ -85,26 +92,32 @@ class Pipe:
         if not message:
             self.close()
             return
+        line, _, read = message.partition(b"\n")
         for _, _, data in rights:
             [descriptor] = struct.unpack("i", data[:_DESCRIPTOR])
-            self._take(socket.socket(fileno=descriptor), message[1:])
+            self._take(socket.socket(fileno=descriptor), read, from_line(line))
 
 
 class Giver:
     """The end of whoever accepts connections: finds the other process when there is one."""
 
-    def __init__(self, path: Path, take: Callable[[socket.socket, bytes], None]) -> None:
+    def __init__(self, path: Path, take: Take) -> None:
         self._path = path
         self._take = take
         self._pipe: Pipe | None = None
 
-    def give(self, connection: socket.socket, first: bytes) -> bool:
-        """Give a connection away if it is for the registry, and somebody is there."""
-        if not of_registry(first):
-            return False
+    def somebody_is_there(self) -> bool:
+        """Say whether there is another process to give connections to."""
         if self._pipe is None or not self._pipe.is_open:
             self._pipe = self._connect()
-        return self._pipe is not None and self._pipe.give(connection.fileno())
+        return self._pipe is not None
+
+    def give(self, connection: socket.socket, first: bytes, peer: Peer | None) -> bool:
+        """Give a connection away if it is for the registry, and somebody is there."""
+        if not of_registry(first) or not self.somebody_is_there():
+            return False
+        assert self._pipe is not None
+        return self._pipe.give(connection.fileno(), peer=peer)
 
     def close(self) -> None:
         """Pass nothing on any more."""
@@ -127,7 +140,9 @@ class Giver:
 class Taker:
     """The end of whoever is given connections: waits for the other process to come."""
 
-    def __init__(self, path: Path, take: Callable[[socket.socket, bytes, "Pipe"], None]) -> None:
+    def __init__(
+        self, path: Path, take: Callable[[socket.socket, bytes, Peer | None, Pipe], None]
+    ) -> None:
         """Listen on a socket of the file system.
 
         Raises:
@@ -165,8 +180,8 @@ class Taker:
     def _opened(self, end: socket.socket) -> Pipe:
         pipe: Pipe
 
-        def take(connection: socket.socket, read: bytes) -> None:
-            self._take(connection, read, pipe)
+        def take(connection: socket.socket, read: bytes, peer: Peer | None) -> None:
+            self._take(connection, read, peer, pipe)
 
         pipe = Pipe(end, take)
         return pipe

@@ -20,8 +20,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 
 from pierhead.server.acme import AcmeError, Kind, Proof, open_acme
 from pierhead.server.authority import Pair, is_due, key_pem
+from pierhead.server.handshake import DOMAIN_FILE, server_context
 from pierhead.server.log import get_logger
-from pierhead.server.tls import read_pair, server_context, write_secret
+from pierhead.server.tls import read_pair, write_secret
 
 PROOF_PROTOCOL: Final = "acme-tls/1"
 _PROOF_EXTENSION: Final = x509.ObjectIdentifier("1.3.6.1.5.5.7.1.31")  # RFC 8737, section 6.1
@@ -115,7 +116,7 @@ class DomainCertificate:
 
     @property
     def _path(self) -> Path:
-        return self._folder / "domain.pem"
+        return self._folder / DOMAIN_FILE
 
     def _account(self) -> ec.EllipticCurvePrivateKey:
         path = self._folder / "account.pem"

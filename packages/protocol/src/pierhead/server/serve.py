@@ -19,7 +19,9 @@ from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.problem import problem
 from pierhead.server.connection import Connection
 from pierhead.server.door import LOOPBACK, ContextFor, Door, Network
+from pierhead.server.gateway import Gateway
 from pierhead.server.handover import Giver, Pipe, Taker
+from pierhead.server.peer import Peer
 
 # Uploads that are under way get so long to end after the listener closed.
 STOP_SECONDS = 10
@@ -39,8 +41,10 @@ class _Server(uvicorn.Server):
         *,
         gives_to: Path | None,
         takes_at: Path | None,
+        gateway: Gateway | None,
     ) -> None:
         super().__init__(config)
+        self._gateway = gateway
         self._context_for = context_for
         self._clear_for = clear_for
         self._giver = Giver(gives_to, self._take) if gives_to is not None else None
@@ -58,6 +62,7 @@ class _Server(uvicorn.Server):
                 self._protocol,
                 context_for=self._context_for,
                 clear_for=self._clear_for,
+                through=self._through,
                 give_away=self._giver.give if self._giver else None,
             )
             for listener in sockets or ()
@@ -68,23 +73,35 @@ class _Server(uvicorn.Server):
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for end in (self._giver, self._taker):
+        for end in (self._giver, self._taker, self._gateway):
             if end is not None:
                 end.close()
         await super().shutdown(sockets)
+        if self._gateway is not None:
+            await self._gateway.wait_closed()
 
-    def _take(self, connection: socket.socket, read: bytes, back: Pipe | None = None) -> None:
+    def _through(self, connection: socket.socket, first: bytes) -> socket.socket | None:
+        """Leave a visitor's TLS to the gate, if there is another process to pass visitors to."""
+        if self._gateway is None or self._giver is None or not self._giver.somebody_is_there():
+            return None
+        return self._gateway.through(connection, first)
+
+    def _take(
+        self, connection: socket.socket, read: bytes, peer: Peer | None, back: Pipe | None = None
+    ) -> None:
         """Go on with a connection that another process accepted, or had for a while."""
-        protocol = self._protocol()
+        protocol = self._protocol(peer)
         protocol.back, protocol.carried = back, read
         task = asyncio.create_task(_speak(protocol, connection))
         self.server_state.tasks.add(task)
         task.add_done_callback(self.server_state.tasks.discard)
 
-    def _protocol(self) -> Connection:
-        return Connection(
+    def _protocol(self, peer: Peer | None) -> Connection:
+        made = Connection(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
+        made.peer = peer
+        return made
 
 
 async def _speak(protocol: Connection, connection: socket.socket) -> None:
@@ -125,7 +142,8 @@ class Service:
 
     `context_for` answers handshakes; none: there is no TLS. Whoever comes from a network of
     `clear_for` may do without. `gives_to`: the socket of a process that is given the connections of
-    the registry, whenever there is one; `takes_at`: the socket to be that process.
+    the registry, whenever there is one; `takes_at`: the socket to be that process. `gateway`: what
+    speaks TLS in another process, so that such connections can be given away too.
     """
 
     def __init__(
@@ -137,10 +155,16 @@ class Service:
         clear_for: tuple[Network, ...] = LOOPBACK,
         gives_to: Path | None = None,
         takes_at: Path | None = None,
+        gateway: Gateway | None = None,
     ) -> None:
         self._drain = drain
         self._server = _Server(
-            _config(app), context_for, clear_for, gives_to=gives_to, takes_at=takes_at
+            _config(app),
+            context_for,
+            clear_for,
+            gives_to=gives_to,
+            takes_at=takes_at,
+            gateway=gateway,
         )
 
     async def run(self, listeners: Sequence[socket.socket]) -> None:

@@ -9,13 +9,13 @@ the certificate of another.
 """
 
 import os
-import ssl
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from pierhead.server.authority import Pair, fingerprint, fits, is_due, issue, key_pin, new_authority
+from pierhead.server.handshake import OWN_FILE, server_context
 
 _KEY_ENDS: Final = b"-----END PRIVATE KEY-----\n"
 _CERTIFICATE_ENDS: Final = b"-----END CERTIFICATE-----\n"
@@ -31,7 +31,7 @@ class Certificates:
         self._authority = self._load("authority.pem") or self._new_authority(names[0], now)
         self.context = server_context()
         if not self.renew(names, now=now):
-            self.context.load_cert_chain(folder / "server.pem")
+            self.context.load_cert_chain(folder / OWN_FILE)
 
     @property
     def authority(self) -> bytes:
@@ -46,13 +46,13 @@ class Certificates:
     @property
     def key_pin(self) -> str:
         """The pin of the server's own key, for programs that know no authority."""
-        server = self._load("server.pem")
+        server = self._load(OWN_FILE)
         assert server is not None, "the constructor made it"
         return key_pin(server.certificate)
 
     def renew(self, names: Sequence[str], *, now: datetime) -> bool:
         """Make the server's certificate anew if it ends soon or lacks a name."""
-        found = self._load("server.pem")
+        found = self._load(OWN_FILE)
         if (
             found is not None
             and self._is_whole()
@@ -61,12 +61,12 @@ class Certificates:
         ):
             return False
         new = issue(self._authority, names, now=now)
-        write_secret(self._folder / "server.pem", new.pem + self._authority.certificate)
-        self.context.load_cert_chain(self._folder / "server.pem")
+        write_secret(self._folder / OWN_FILE, new.pem + self._authority.certificate)
+        self.context.load_cert_chain(self._folder / OWN_FILE)
         return True
 
     def _is_whole(self) -> bool:
-        content = (self._folder / "server.pem").read_bytes()
+        content = (self._folder / OWN_FILE).read_bytes()
         return content.endswith(_CERTIFICATE_ENDS + self._authority.certificate)
 
     def _new_authority(self, name: str, now: datetime) -> Pair:
@@ -76,16 +76,6 @@ class Certificates:
 
     def _load(self, name: str) -> Pair | None:
         return read_pair(self._folder / name)
-
-
-def server_context(path: Path | None = None, protocol: str = "http/1.1") -> ssl.SSLContext:
-    """Return a context for a server; `path` holds its key and chain."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols([protocol])
-    if path is not None:
-        context.load_cert_chain(path)
-    return context
 
 
 def read_pair(path: Path) -> Pair | None:

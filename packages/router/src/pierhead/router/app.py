@@ -116,6 +116,7 @@ def _service(router: Router, settings: Settings) -> Service:
         context_for=router.handshakes.context_for if router.handshakes else None,
         clear_for=_clear_for(settings),
         gives_to=settings.data / REGISTRY_SOCKET,
+        gateway=router.handshakes.gateway() if router.handshakes else None,
     )
 
 

@@ -11,8 +11,9 @@ from pierhead.router.domain.reach import Reach
 from pierhead.router.ports.system import Clock
 from pierhead.server.acme import Kind
 from pierhead.server.addresses import own_names
+from pierhead.server.gateway import Gateway
 from pierhead.server.log import get_logger
-from pierhead.server.public_name import Domain, DomainCertificate
+from pierhead.server.public_name import Domain, DomainCertificate, asks_for_proof
 from pierhead.server.tls import Certificates
 
 CHECK_SECONDS: Final = 60.0
@@ -24,6 +25,7 @@ class Handshakes:
 
     def __init__(self, settings: Settings, reached: Reach, clock: Clock) -> None:
         folder, self._reached, self._clock = settings.data / "tls", reached, clock
+        self._folder, self._domain = folder, settings.domain
         self._own = Certificates(folder, self._names(), now=clock.now())
         self._public = _public(settings, folder, clock)
         if self._public is not None:
@@ -54,6 +56,13 @@ class Handshakes:
         if self._public is None:
             return self._own.context
         return self._public.context_for(hello, self._own.context)
+
+    def gateway(self) -> Gateway:
+        """Return what leaves handshakes to a process of their own.
+
+        All but the proofs of a name: what those are answered with is in this process alone.
+        """
+        return Gateway(self._folder, self._domain, stays=asks_for_proof)
 
     async def keep(self) -> None:
         """Renew what has to be renewed, until cancelled."""
