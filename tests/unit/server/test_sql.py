@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
+import sqlite3
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+from pierhead.protocol.errors import Unavailable
 from pierhead.server.sql import Database
 
 
@@ -136,3 +138,68 @@ async def test_a_full_disk_undoes_what_shares_the_commit_and_is_told_to_all_of_i
     assert await database.read(rows) == [2], "whoever came after it has a transaction of its own"
     await database.write(lambda sql: sql.execute(add(3)).close())
     assert await database.read(rows) == [2, 3]
+
+
+TABLES = sa.MetaData()
+sa.Table("ours", TABLES, sa.Column("n", sa.Integer, primary_key=True))
+
+
+def made(path: Path, *statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+
+
+async def test_a_database_is_made_and_opened_again(tmp_path: Path) -> None:
+    for expected in ([], [7]):
+        database = await Database.open(tmp_path / "db", TABLES, 3)
+        found = await database.read(
+            lambda sql: list(sql.execute(sa.select(TABLES.tables["ours"].c.n)).scalars())
+        )
+        assert found == expected
+        await database.write(
+            lambda sql: sql.execute(sa.text("INSERT OR IGNORE INTO ours VALUES (7)")).close()
+        )
+        await database.close()
+
+
+@pytest.mark.parametrize(
+    ("fill", "said"),
+    [
+        (lambda path: path.write_bytes(b"no database" * 500), "is not a database"),
+        (lambda path: made(path, "CREATE TABLE theirs (n)"), "is a database of something else"),
+        (
+            lambda path: made(path, "CREATE TABLE theirs (n)", "PRAGMA user_version=1"),
+            "is a database of something else",
+        ),
+        (
+            lambda path: made(path, "CREATE TABLE ours (n)", "PRAGMA user_version=4"),
+            "is of a newer release: it has version 4, this one knows 3",
+        ),
+    ],
+)
+async def test_what_is_not_ours_is_refused_and_left_as_it_was(
+    tmp_path: Path, fill: Callable[[Path], None], said: str
+) -> None:
+    path = tmp_path / "a {} db"
+    fill(path)
+    before = path.read_bytes()
+    with pytest.raises(Unavailable) as refused:
+        await Database.open(path, TABLES, 3)
+    assert refused.value.problem.detail.startswith(f"{path} {said}")
+    assert path.read_bytes() == before
+    assert not any(thread.name == "sql-write" for thread in threading.enumerate())
+
+
+async def test_a_folder_in_the_place_of_a_database_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="cannot be opened"):
+        await Database.open(tmp_path, TABLES, 3)
+
+
+async def test_a_database_that_somebody_else_writes_to_for_long_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(Unavailable, match="is in use by another program"):
+            await Database.open(path, TABLES, 3)

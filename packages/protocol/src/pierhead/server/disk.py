@@ -12,7 +12,7 @@ from pierhead.protocol.problem import Problem, problem
 from pierhead.protocol.units import kept_bytes, size
 
 # What a start needs at the least, for the database's own files.
-START_BYTES: Final = 8 * 1024 * 1024
+START_BYTES: Final = 2 * 1024 * 1024
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM})
 _NO_FOLDER: Final = frozenset({errno.EEXIST, errno.ENOTDIR})
@@ -47,7 +47,8 @@ def _unusable(folder: Path, error: OSError, elsewhere: str) -> Problem:
         detail = f"the disk of {folder} is mounted for reading only"
         hint = f"mount it for writing, or {hint}"
     elif error.errno in _NO_FOLDER:
-        detail = f"{there} is a file, and {folder} should be a folder"
+        below = f"a folder has to be there: {folder}" if there != folder else "no folder"
+        detail = f"{there} is a file, and {below}"
     elif error.errno in _FORBIDDEN:
         detail = f"{there} belongs to {_name(there.stat().st_uid)}, and you may not write there"
         hint = f"be {_name(there.stat().st_uid)}, or {hint}"

@@ -30,7 +30,6 @@ _Waiting: TypeAlias = tuple[Operation[Any], Future[Any]]
 # Enough to share a flush among all that arrived during the last one.
 GROUP_MAX: Final = 256
 READERS: Final = 2
-_BEGIN_ANEW: Final = "restore it from a backup, or begin anew without it: mv {} {}.old"
 _PRAGMAS: Final = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",
@@ -49,10 +48,10 @@ class Database:
         Raises:
             Unavailable: it is none, not ours, of a newer release, or cannot be used; and why.
         """
-        await asyncio.to_thread(_try_out, path)
+        await asyncio.to_thread(_try_out, path, metadata, version)
         database = cls(path)
         try:
-            await database.write(lambda connection: _prepare(connection, path, metadata, version))
+            await database.write(lambda connection: _prepare(connection, metadata, version))
         except Exception:
             await database.close()
             raise
@@ -115,16 +114,32 @@ class Database:
             yield following
 
 
-def _try_out(path: Path) -> None:
-    """See that a file can be opened as a database, or be made one."""
+def _try_out(path: Path, metadata: sa.MetaData, version: int) -> None:
+    """See that a file is a database of ours, or can be made one; change nothing of it."""
     try:
-        # Not with the usual pragmas: those would change what is somebody else's.
+        # Without the usual pragmas: those would change what is somebody else's.
         with contextlib.closing(sqlite3.connect(path)) as connection:
-            connection.execute("PRAGMA schema_version")
+            found = connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
+            there = {name for (name,) in found}
+            if there and there.isdisjoint(metadata.tables):
+                raise _not_ours(f"{path} is a database of something else", _begin_anew(path))
+            [(known,)] = connection.execute("PRAGMA user_version")
+            if known > version:
+                detail = f"it has version {known}, this one knows {version}"
+                hint = "start the newer release, or restore a backup from before it"
+                raise _not_ours(f"{path} is of a newer release: {detail}", hint)
             connection.execute("BEGIN IMMEDIATE")
             connection.rollback()
     except sqlite3.Error as error:
         raise Unavailable(_unusable(path, error)) from error
+
+
+def _not_ours(detail: str, hint: str) -> Unavailable:
+    return Unavailable(problem("dependency-unavailable", detail, hint=hint))
+
+
+def _begin_anew(path: Path) -> str:
+    return f"restore it from a backup, or begin anew without it: mv {path} {path}.old"
 
 
 def _unusable(path: Path, error: sqlite3.Error) -> Problem:
@@ -133,27 +148,16 @@ def _unusable(path: Path, error: sqlite3.Error) -> Problem:
         hint = f"free some space on the disk of {path}"
         return problem("storage-full", f"the disk of {path} is full", hint=hint)
     detail, hint = {
-        "NOTADB": (f"{path} is not a database", _BEGIN_ANEW),
-        "CORRUPT": (f"{path} is damaged", _BEGIN_ANEW),
-        "READONLY": (f"{path} cannot be written", "give it to whoever runs this: chown USER {}"),
-        "CANTOPEN": (f"{path} cannot be opened", "look who may: ls -l {}"),
-        "BUSY": (f"{path} is in use by another program", "end that one: fuser {}"),
-    }.get(name, (f"{path} cannot be used: {error}", _BEGIN_ANEW))
-    return problem("dependency-unavailable", detail, hint=hint.format(path, path))
+        "NOTADB": ("is not a database", _begin_anew(path)),
+        "CORRUPT": ("is damaged", _begin_anew(path)),
+        "READONLY": ("cannot be written", f"give it to whoever runs this: chown USER {path}"),
+        "CANTOPEN": ("cannot be opened", f"look who may: ls -l {path}"),
+        "BUSY": ("is in use by another program", f"end that one: fuser {path}"),
+    }.get(name, (f"cannot be used: {error}", _begin_anew(path)))
+    return problem("dependency-unavailable", f"{path} {detail}", hint=hint)
 
 
-def _prepare(connection: sa.Connection, path: Path, metadata: sa.MetaData, version: int) -> None:
-    """Make the tables of a new database, or see that an old one is ours."""
-    there = {*sa.inspect(connection).get_table_names()}
-    if there and there.isdisjoint(metadata.tables):
-        detail = f"{path} is a database of something else"
-        hint = _BEGIN_ANEW.format(path, path)
-        raise Unavailable(problem("dependency-unavailable", detail, hint=hint))
-    found = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
-    if found > version:
-        detail = f"{path} is of a newer release: it has version {found}, this one knows {version}"
-        hint = "start the newer release, or restore a backup from before it"
-        raise Unavailable(problem("dependency-unavailable", detail, hint=hint))
+def _prepare(connection: sa.Connection, metadata: sa.MetaData, version: int) -> None:
     metadata.create_all(connection)
     connection.exec_driver_sql(f"PRAGMA user_version={version}")
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pierhead.protocol.cli.lastwords import LastWords, words_of_command, words_of_file
 from pierhead.protocol.cli.speak import REFUSED, fail
 from pierhead.protocol.environment import OBEYED, STAYS_DOWN, STOP_WITHIN, for_a_process
 
@@ -52,6 +53,13 @@ class Service:
         if not has_systemd():
             return f"tail {self.log}"
         return f"journalctl {'--user ' if self.user else ''}-u {self.name}"
+
+    def last_words(self, since: int) -> LastWords | None:
+        """Return why it ended, if it said so; `since`: how long its log was before."""
+        if not has_systemd():
+            return words_of_file(self.log, since)
+        user = ["--user"] if self.user else []
+        return words_of_command(["journalctl", *user, "-u", self.name, "-n", "50", "-o", "cat"])
 
     @property
     def kind(self) -> str:

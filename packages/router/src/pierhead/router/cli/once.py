@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from pierhead.protocol.cli.builder import require_builder
+from pierhead.protocol.cli.lastwords import LastWords, size_of, words_of_file
 from pierhead.protocol.cli.place import Place, config_folder
 from pierhead.protocol.cli.speak import UNAVAILABLE, USAGE, fail, tell
 from pierhead.protocol.environment import for_a_process
@@ -25,6 +26,7 @@ from pierhead.router.attendance import (
     using,
 )
 from pierhead.router.config import DEFAULT_PORT, data_folder
+from pierhead.router.usable import require_folders
 
 START_SECONDS: Final = 30.0
 # Until one is found or started: one that ends takes a while, and then ours begins.
@@ -45,14 +47,14 @@ async def control_plane(place: Place, *, stays: bool = False) -> AsyncIterator[P
         yield place
         return
     data = data_folder()
-    data.mkdir(parents=True, exist_ok=True, mode=0o750)
+    require_folders(data, config_folder())
     using_it = contextlib.ExitStack()
     with using_it:
         try:
             async with asyncio.timeout(SETTLE_SECONDS):
                 found, process = await _settle(place, data, using_it, stays=stays)
         except TimeoutError:
-            raise _not_started(data) from None
+            raise _not_started(_log(data), None) from None
         try:
             yield found
         finally:
@@ -100,9 +102,12 @@ async def _started(place: Place, data: Path, plane: int) -> tuple[Place, "subpro
         _require_parts(place)
         tell("no control plane yet: building once on this machine (pierhead up keeps one)")
         note_url(plane, "")
+        since = size_of(_log(data))
         reading, process = _start(data, plane)
         try:
-            url = await _ready(reading, data)
+            url = await _ready(reading)
+            if url is None:
+                raise _not_started(_log(data), words_of_file(_log(data), since))
         except BaseException:
             await _leave(process, data)
             raise
@@ -129,7 +134,7 @@ def _start(data: Path, plane: int) -> tuple[int, "subprocess.Popen[bytes]"]:
     port = DEFAULT_PORT if _is_free(DEFAULT_PORT) else 0
     folders = ["--data", str(data), "--config", str(config_folder())]
     told = ["--port", str(port), "--ready-fd", str(writing), "--held-fd", str(plane)]
-    with (data / "serve.log").open("ab") as log:
+    with _log(data).open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "pierhead.router", *folders, *told, "--end-with-input"],
             stdin=subprocess.PIPE,
@@ -153,21 +158,24 @@ async def _leave(process: "subprocess.Popen[bytes]", data: Path) -> None:
             await asyncio.shield(asyncio.to_thread(process.wait, START_SECONDS))
 
 
-async def _ready(reading: int, data: Path) -> str:
-    """Return the address that the started process tells."""
+async def _ready(reading: int) -> str | None:
+    """Return the address that the started process tells; none: it ends, or takes too long."""
     with os.fdopen(reading, "rb") as pipe:
         try:
             async with asyncio.timeout(START_SECONDS):
                 line = await asyncio.to_thread(pipe.readline)
         except TimeoutError:
             line = b""
-    if not line:
-        raise _not_started(data)
-    return line.decode().strip()
+    return line.decode().strip() or None
 
 
-def _not_started(data: Path) -> Exception:
-    return fail("the control plane did not start", f"read {data / 'serve.log'}", UNAVAILABLE)
+def _log(data: Path) -> Path:
+    return data / "serve.log"
+
+
+def _not_started(log: Path, said: LastWords | None) -> Exception:
+    said = said or LastWords("the control plane did not start", f"read {log}")
+    return fail(said.error, said.hint, UNAVAILABLE)
 
 
 async def _answers(place: Place) -> bool:

@@ -16,6 +16,7 @@ import typer
 
 from pierhead.protocol.cli import service
 from pierhead.protocol.cli.given import an_address, whole
+from pierhead.protocol.cli.lastwords import LastWords, size_of
 from pierhead.protocol.cli.place import Place, config_folder, note_local
 from pierhead.protocol.cli.service import Service
 from pierhead.protocol.cli.speak import (
@@ -43,12 +44,14 @@ from pierhead.router.config import (
 from pierhead.router.domain.errors import Refused
 from pierhead.router.domain.proxies import proxy_lines
 from pierhead.router.domain.reach import Reach, proxy_networks, reach
+from pierhead.router.usable import require_folders
 
 START_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = 5.0
 CERTIFICATE_SECONDS: Final = 30.0
 HTTPS_PORT: Final = 443
 WEB_PORTS: Final = (80, 443)
+_SILENT: Final = LastWords("the control plane did not come up", "")
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -175,14 +178,17 @@ def _keep(machine: _Machine, noted: Chosen) -> int:
     if asyncio.run(_answers(machine.place)) and (machine.chosen == noted or not ours):
         _tell_all(machine, f"a control plane runs at {machine.place.url} already")
         return OK
+    require_folders(machine.data, config_folder())
     if ours:
         service.stop(machine.service)  # what was said now is not what it was started with
     _note(machine.data, machine.chosen)
+    since = size_of(machine.service.log)
     how = service.start(machine.service)
     if not _comes_up(machine):
-        hint = machine.service.where_it_speaks
+        said = machine.service.last_words(since) or _SILENT
+        hint = said.hint or machine.service.where_it_speaks
         _go_back(machine, noted, restart=ours)
-        raise fail("the control plane did not come up", hint, UNAVAILABLE)
+        raise fail(said.error, hint, UNAVAILABLE)
     note_local(machine.place.url)
     _tell_all(machine, how)
     return OK
