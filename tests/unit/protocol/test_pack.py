@@ -219,14 +219,15 @@ def test_a_file_that_grows_while_it_is_read_ends_where_it_was_and_is_told(
 
 def during(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
     """Let something happen between the look at `log` and its reading."""
-    opened = os.open
+    look = os.fstat
 
-    def after_the_look(path: str, flags: int, *, dir_fd: int | None = None) -> int:
-        if path == "log":
+    def and_then(file: int) -> os.stat_result:
+        found = look(file)
+        if os.readlink(f"/proc/self/fd/{file}").endswith("/log"):
             change()
-        return opened(path, flags, dir_fd=dir_fd)
+        return found
 
-    monkeypatch.setattr(os, "open", after_the_look)
+    monkeypatch.setattr(os, "fstat", and_then)
 
 
 def test_a_file_that_was_changed_after_it_was_described_is_not_sent(root: Path) -> None:

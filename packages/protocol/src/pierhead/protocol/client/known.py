@@ -55,6 +55,10 @@ class Known:
         self._now: dict[bytes, _Seen] = {}
         self._settled_ns = time.time_ns() - SETTLED_NS
 
+    def __contains__(self, name: bytes) -> bool:
+        """Say whether a file of this name was there."""
+        return name in self._before
+
     def find(self, name: bytes, status: os.stat_result) -> bytes | None:
         """Return the digests of a file that is as it was; none: it has to be read."""
         seen = self._before.get(name)

@@ -148,7 +148,7 @@ class _Walk:
         self._known = known
         self._limit_bytes = limit_bytes
         self._depth = 0
-        self._inodes: dict[tuple[int, int], tuple[int, bytes]] = {}
+        self._inodes: dict[tuple[int, int, int], bytes] = {}  # device, number and size
         self._sizes: list[tuple[int, bytes]] = []  # of folders and of large files
         self.pages = Pages()
         self.sources: dict[bytes, Source] = {}
@@ -279,70 +279,78 @@ class _Walk:
         for offset in range(0, len(data), CHUNK_BYTES):
             part = data[offset : offset + CHUNK_BYTES]
             digest += self._note(hashlib.sha256(part).digest(), name, offset, len(part))
-        self._file(name, False, len(data), 0, digest)
+        self.files += 1
+        self.size += len(data)
+        self.pages.add_file(name, False, len(data), 0, digest)
 
     def _other(self, descriptor: int | None, entry: "os.DirEntry[str]", name: bytes) -> None:
         """Describe what is not a folder."""
         try:
-            status = entry.stat(follow_symlinks=False)
-            mode = status.st_mode
-            if stat.S_ISREG(mode):
-                size, digests = self._content(descriptor, entry.name, name, status)
-                self._file(name, mode & 0o111 != 0, size, int(status.st_mtime), digests)
-            elif stat.S_ISLNK(mode):
+            if entry.is_file(follow_symlinks=False):
+                self._regular(descriptor, entry, name)
+            elif entry.is_symlink():
                 self.files += 1
+                status = entry.stat(follow_symlinks=False)
                 target = os.readlink(os.fsencode(entry.name), dir_fd=descriptor)
                 text = describe(Kind.LINK, name, False, len(target), target)
                 self.pages.add(name, text, int(status.st_mtime), 0)
             else:
-                shown = _shown(name)
-                self.warnings.append(f"left out {shown}: not a file, a folder or a link")
+                self._leave_out_special(name)
         except OSError as error:
             raise _unreadable(name, error) from error
 
-    def _file(self, name: bytes, executable: bool, size: int, mtime: int, digests: bytes) -> None:
-        self.files += 1
-        self.size += size
-        self.pages.add_file(name, executable, size, mtime, digests)
+    def _regular(self, descriptor: int | None, entry: "os.DirEntry[str]", name: bytes) -> None:
+        """Describe a file; what is known of it is not read."""
+        if self._known is not None and name in self._known:
+            status = entry.stat(follow_symlinks=False)
+            digests = self._known.find(name, status)
+            if digests is not None:
+                self._note_known(digests, name, status.st_size)
+                self._file(name, status, digests)
+                return
+        # Opened first and looked at then: it is this one that is read, and found only once.
+        file = os.open(entry.name, _OPEN, dir_fd=descriptor)
+        try:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                self._leave_out_special(name)
+                return
+            several = status.st_nlink > 1
+            digests = (self._linked if several else self._content)(file, name, status)
+        finally:
+            os.close(file)
+        if self._known is not None:
+            self._known.note(name, status, digests)
+        self._file(name, status, digests)
 
-    def _content(
-        self, descriptor: int | None, short: str, name: bytes, status: os.stat_result
-    ) -> tuple[int, bytes]:
-        """Return the size of a file and the digests of its chunks."""
+    def _leave_out_special(self, name: bytes) -> None:
+        self.warnings.append(f"left out {_shown(name)}: not a file, a folder or a link")
+
+    def _file(self, name: bytes, status: os.stat_result, digests: bytes) -> None:
         size = status.st_size
         if size > CHUNK_BYTES:
             self._sizes.append((size, name))
-        if self.size + size > self._limit_bytes:
-            return size, b""
-        if self._known is not None:
-            digests = self._known.find(name, status)
-            if digests is not None:
-                self._note_known(digests, name, size)
-                return size, digests
-        if status.st_nlink > 1 and (status.st_dev, status.st_ino) in self._inodes:
-            return self._inodes[status.st_dev, status.st_ino]
-        size, digests = self._read(descriptor, short, name, size)
-        if self._known is not None:
-            self._known.note(name, status, digests)
-        if status.st_nlink > 1:
-            self._inodes[status.st_dev, status.st_ino] = (size, digests)
-        return size, digests
+        self.files += 1
+        self.size += size
+        executable = status.st_mode & 0o111 != 0
+        self.pages.add_file(name, executable, size, int(status.st_mtime), digests)
 
-    def _read(
-        self, descriptor: int | None, short: str, name: bytes, size: int
-    ) -> tuple[int, bytes]:
-        file = os.open(short, _OPEN, dir_fd=descriptor)
-        try:
-            if size <= CHUNK_BYTES:
-                data = os.read(file, size + 1)  # one more, to see whether it grew
-                if len(data) == size:
-                    found = hashlib.sha256(data).digest() if data else b""
-                    if data:
-                        self.sources[found] = Source(name, 0, size)
-                    return size, found
-            return size, self._read_chunks(file, name, size)
-        finally:
-            os.close(file)
+    def _linked(self, file: int, name: bytes, status: os.stat_result) -> bytes:
+        """Return the digests of a file that has several names, and is read under one of them."""
+        same = status.st_dev, status.st_ino, status.st_size
+        if same not in self._inodes:
+            self._inodes[same] = self._content(file, name, status)
+        return self._inodes[same]
+
+    def _content(self, file: int, name: bytes, status: os.stat_result) -> bytes:
+        """Return the digests of a file's chunks."""
+        size = status.st_size
+        if self.size + size > self._limit_bytes:
+            return b""
+        data = os.read(file, size + 1) if size <= CHUNK_BYTES else b""
+        if len(data) != size:  # large, or changed since it was looked at
+            return self._read_chunks(file, name, size)
+        return self._note(hashlib.sha256(data).digest(), name, 0, size) if data else b""
 
     def _read_chunks(self, file: int, name: bytes, size: int) -> bytes:
         digests = []
