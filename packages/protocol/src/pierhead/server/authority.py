@@ -62,16 +62,20 @@ def new_authority(name: str, *, now: datetime) -> Pair:
     return Pair(key_pem(key), builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
 
-def issue(authority: Pair, names: Sequence[str], *, now: datetime) -> Pair:
-    """Make a certificate for a server that is reached by `names`: host names and IP addresses."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    issuer_key = load_pem_private_key(authority.key, None)
-    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
+def issue(
+    authority: Pair, names: Sequence[str], *, now: datetime, key: bytes | None = None
+) -> Pair:
+    """Make a certificate for a server that is reached by `names`: host names and IP addresses.
+
+    `key` (PEM) is the one that the server has had so far; none: it gets a new one.
+    """
+    own_key = _loaded(key) if key else ec.generate_private_key(ec.SECP256R1())
+    issuer_key = _loaded(authority.key)
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     known = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
     builder = (
         x509.CertificateBuilder(issuer.subject, _name(names[0]))
-        .public_key(key.public_key())
+        .public_key(own_key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - BACKDATED)
         .not_valid_after(now + LIFETIME)
@@ -82,7 +86,13 @@ def issue(authority: Pair, names: Sequence[str], *, now: datetime) -> Pair:
         .add_extension(known, critical=False)
     )
     signed = builder.sign(issuer_key, hashes.SHA256()).public_bytes(Encoding.PEM)
-    return Pair(key_pem(key), signed)
+    return Pair(key_pem(own_key), signed)
+
+
+def _loaded(key: bytes) -> ec.EllipticCurvePrivateKey:
+    found = load_pem_private_key(key, None)
+    assert isinstance(found, ec.EllipticCurvePrivateKey)
+    return found
 
 
 def is_due(certificate: bytes, names: Sequence[str], *, now: datetime) -> bool:

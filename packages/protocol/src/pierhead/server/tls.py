@@ -51,7 +51,10 @@ class Certificates:
         return key_pin(server.certificate)
 
     def renew(self, names: Sequence[str], *, now: datetime) -> bool:
-        """Make the server's certificate anew if it ends soon or lacks a name."""
+        """Make the server's certificate anew if it ends soon or lacks a name.
+
+        Its key stays: lines that were handed out with a pin of it have to work as long as they say.
+        """
         found = self._load(OWN_FILE)
         if (
             found is not None
@@ -60,7 +63,7 @@ class Certificates:
             and not is_due(found.certificate, names, now=now)
         ):
             return False
-        new = issue(self._authority, names, now=now)
+        new = issue(self._authority, names, now=now, key=found.key if found else None)
         write_secret(self._folder / OWN_FILE, new.pem + self._authority.certificate)
         self.context.load_cert_chain(self._folder / OWN_FILE)
         return True
