@@ -19,6 +19,7 @@ from pierhead.server.authority import issue, new_authority
 from pierhead.server.door import Door
 from pierhead.server.gateway import Gateway
 from pierhead.server.peer import Peer
+from pierhead.server.public_name import PROOF_PROTOCOL, asks_for_proof
 from pierhead.server.serve import listen
 from pierhead.server.tls import Certificates
 from tests.acceptance.stage import eventually
@@ -63,10 +64,11 @@ class Inside:
     open: list[asyncio.Transport] = field(default_factory=list)
 
     async def visit(
-        self, name: str = "127.0.0.1", authority: bytes | None = None
+        self, name: str = "127.0.0.1", authority: bytes | None = None, protocol: str = "http/1.1"
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         trusted = (authority or self.certificates.authority).decode()
         context = ssl.create_default_context(cadata=trusted)
+        context.set_alpn_protocols([protocol])
         return await asyncio.open_connection(
             "127.0.0.1", self.port, ssl=context, server_hostname=name
         )
@@ -83,7 +85,7 @@ class Inside:
 @asynccontextmanager
 async def opened(folder: Path, domain: str | None = None) -> AsyncIterator[Inside]:
     certificates = Certificates(folder / "tls", NAMES, now=NOW)
-    gateway = Gateway(folder / "tls", domain, stays=lambda _: False)
+    gateway = Gateway(folder / "tls", domain, stays=asks_for_proof)
     inside = Inside(folder / "tls", certificates, gateway)
     listener = listen("127.0.0.1", 0)
     inside.port = listener.getsockname()[1]
@@ -319,6 +321,14 @@ async def test_a_public_name_is_vouched_for_by_its_own_certificate(tmp_path: Pat
             assert await echo(visitor) == b"hello"
             visitor[1].close()
         assert None not in inside.came
+
+
+async def test_the_proof_of_a_name_is_not_left_to_it(inside: Inside) -> None:
+    for protocol in ("http/1.1", PROOF_PROTOCOL):
+        visitor = await inside.visit(protocol=protocol)
+        assert await echo(visitor) == b"hello"
+        visitor[1].close()
+    assert [peer is None for peer in inside.came] == [False, True]
 
 
 async def test_without_a_certificate_it_says_so_and_the_door_answers_by_itself(

@@ -123,11 +123,11 @@ class _Life:
         """Give a connection, and where it is to be carried; false: it is not taken."""
         try:
             socket.send_fds(self._end, [b"\0"], [connection.fileno(), far.fileno()])
-        except BlockingIOError:
-            return False  # so many wait already
-        except OSError:
+        except (BrokenPipeError, ConnectionResetError):
             self._over()
             return False
+        except OSError:
+            return False  # so many wait already
         return True
 
     def close(self) -> None:
