@@ -86,7 +86,9 @@ async def test_a_build_comes_back_as_it_was_stored_in_every_state(
     async with open_store(kind, tmp_path) as store:
         queued = await store.write(lambda ledger: ledger.add_build(build("b_1")))
         machine, _ = decide(queued.build, GrantCommand("one", "s_1", "r1"), now=NOW, policy=policy)
-        leased = replace(queued, build=machine, last_runner="one", last_request="r1")
+        leased = replace(
+            queued, build=machine, granted_at=NOW, last_runner="one", last_request="r1"
+        )
         await store.write(lambda ledger: ledger.save_build(leased))
         assert await store.read(lambda ledger: ledger.build("b_1")) == leased
         assert await store.read(lambda ledger: list(ledger.leased())) == [leased]
@@ -127,6 +129,76 @@ async def test_the_open_builds_of_a_group_are_found_oldest_first(kind: str, tmp_
         found = await store.read(lambda ledger: ledger.open_in_group("web", "main"))
 
     assert [stored.id for stored in found] == ["b_1", "b_6"]
+
+
+@KINDS
+async def test_how_long_builds_took_is_known_of_the_newest_that_succeeded(
+    kind: str, tmp_path: Path
+) -> None:
+    def ended(name: str, seconds: float, state: State, project: str = "web") -> StoredBuild:
+        """One that waited for a minute before, or moved to another runner."""
+        at = NOW + timedelta(seconds=60 + seconds)
+        machine = Build(id=name, state=state, fence=1, attempts=1, finished_at=at)
+        submit = Submit(project=project, plan=Plan(), context=CONTEXT)
+        began = NOW + timedelta(seconds=60)
+        return build(name, submit=submit, build=machine, started_at=NOW, granted_at=began)
+
+    def fill(ledger: Ledger) -> None:
+        for number in range(12):
+            ledger.add_build(ended(f"b_{number}", number, State.SUCCEEDED))
+        ledger.add_build(ended("b_shop", 500, State.SUCCEEDED, "shop"))
+        ledger.add_build(ended("b_failed", 1000, State.FAILED))
+        ledger.add_build(ended("b_cancelled", 2000, State.CANCELLED))
+        ledger.add_build(ended("b_backwards", -5, State.SUCCEEDED))  # the clock was set
+        ledger.add_build(build("b_queued"))
+        each = {"b_p-1": "linux/amd64", "b_p-2": "linux/arm64"}
+        done = tuple(
+            Child(id=name, platform=one, state=State.SUCCEEDED) for name, one in each.items()
+        )
+        parent = Parent(id="b_p", state=State.SUCCEEDED, children=done, finished_at=NOW)
+        ledger.add_build(build("b_p", build=parent, granted_at=NOW))
+
+    async with open_store(kind, tmp_path) as store:
+        await store.write(fill)
+        of_web = await store.read(lambda ledger: list(ledger.durations("web")))
+        of_all = await store.read(lambda ledger: list(ledger.durations(None)))
+        of_new = await store.read(lambda ledger: list(ledger.durations("new")))
+
+    assert [one.total_seconds() for one in of_web] == [0, 11, 10, 9, 8, 7, 6, 5, 4]
+    assert [one.total_seconds() for one in of_all] == [0, 500, 11, 10, 9, 8, 7, 6, 5]
+    assert of_new == []
+
+
+@KINDS
+async def test_builds_that_only_failed_hide_what_came_long_before(
+    kind: str, tmp_path: Path
+) -> None:
+    def fill(ledger: Ledger) -> None:
+        for number in range(51):
+            state = State.FAILED if number else State.SUCCEEDED
+            machine = Build(id=f"b_{number}", state=state, fence=1, attempts=1, finished_at=NOW)
+            ledger.add_build(build(machine.id, build=machine, granted_at=NOW))
+
+    async with open_store(kind, tmp_path) as store:
+        await store.write(fill)
+        assert await store.read(lambda ledger: list(ledger.durations("web"))) == []
+
+
+@KINDS
+async def test_a_place_is_counted_among_those_that_wait(kind: str, tmp_path: Path) -> None:
+    def fill(ledger: Ledger) -> list[int]:
+        added = [ledger.add_build(build(f"b_{number}")) for number in range(4)]
+        running, _ = decide(
+            added[1].build, GrantCommand("one", "s_1", "r1"), now=NOW, policy=LeasePolicy()
+        )
+        ledger.save_build(replace(added[1], build=running, last_runner="one", last_request="r1"))
+        return [stored.sequence for stored in added]
+
+    async with open_store(kind, tmp_path) as store:
+        sequences = await store.write(fill)
+        places = await store.read(lambda ledger: [ledger.place(each) for each in sequences])
+
+    assert places == [1, 1, 2, 3]
 
 
 @KINDS

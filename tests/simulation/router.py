@@ -36,6 +36,7 @@ from pierhead.router.services.bells import Bells
 from pierhead.router.services.identity import Identity
 from pierhead.router.services.intake import Intakes
 from pierhead.router.services.lifecycle import Lifecycle
+from pierhead.router.services.outlook import Outlooks
 from pierhead.router.services.runners import Runners, WayIn
 from pierhead.router.services.steps import Steps
 from pierhead.router.services.submit import Submissions
@@ -119,6 +120,7 @@ class Router:
             clock=clock,
             entropy=entropy,
             waiting=WaitingPolicy(),
+            outlooks=Outlooks(WaitingPolicy()),
         )
         self.sweep = Sweep(
             store=store, lifecycle=lifecycle, bells=bells, clock=clock, waiting=WaitingPolicy()

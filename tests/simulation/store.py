@@ -6,13 +6,14 @@ changed: that is where the checkers look.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from pierhead.protocol.plan import ContextRef
 from pierhead.router.domain.build import State
 from pierhead.router.domain.credential import Credential
 from pierhead.router.domain.enrollment import Code
+from pierhead.router.domain.forecast import DURATIONS_MAX
 from pierhead.router.domain.naming import attempt_name, family_of
 from pierhead.router.domain.parent import Parent
 from pierhead.router.domain.upstream import Image, Login
@@ -99,6 +100,16 @@ class MemoryLedger:
         peaks = [b.envelope.peak_memory_bytes for b in newest if b.envelope]
         return next((peak for peak in peaks if peak is not None), None)
 
+    def durations(self, project: str | None) -> Sequence[timedelta]:
+        newest = sorted(self._of_runners(), key=lambda stored: -stored.sequence)
+        mine = [b for b in newest if project in {None, b.submit.project}][:50]
+        took = [
+            b.build.finished_at - b.granted_at
+            for b in mine
+            if b.build.state is State.SUCCEEDED and b.build.finished_at and b.granted_at
+        ]
+        return [max(timedelta(), one) for one in took[:DURATIONS_MAX]]
+
     def add_build(self, stored: StoredBuild) -> StoredBuild:
         added = replace(stored, sequence=len(self.builds_) + 1)
         self.builds_[stored.id] = added
@@ -152,9 +163,14 @@ class MemoryLedger:
     def live_attempts(self) -> Sequence[tuple[str, str]]:
         return [(b.submit.project, attempt_name(b.id, b.build.fence)) for b in self.leased()]
 
+    def place(self, sequence: int) -> int:
+        return sum(b.sequence <= sequence for b in self.queued())
+
     def _for_runners(self, state: State) -> Sequence[StoredBuild]:
-        all_ = (b for b in self.builds_.values() if not isinstance(b.build, Parent))
-        return [b for b in all_ if b.build.state is state]
+        return [b for b in self._of_runners() if b.build.state is state]
+
+    def _of_runners(self) -> Sequence[StoredBuild]:
+        return [b for b in self.builds_.values() if not isinstance(b.build, Parent)]
 
     def add_event(
         self, build_id: str, *, fence: int, log_size: int, kind: str, payload: bytes

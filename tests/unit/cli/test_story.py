@@ -1,5 +1,6 @@
 """A build's events become the lines that people read, and its end the reference and the code."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import cast
 
@@ -244,6 +245,67 @@ async def test_a_failure_shows_the_last_lines_the_hint_and_where_the_whole_log_i
         "hint: do this\n      whole log: pierhead builds log b_7f3k     "
         "again, same context: pierhead builds rerun b_7f3k\n"
     )
+
+
+class Explaining:
+    """Says why a build waits, each time something else, and then that it does not any more."""
+
+    def __init__(self, *answers: wire.Why) -> None:
+        self._answers = list(answers)
+        self.over = asyncio.Event()
+
+    async def why(self, _: str) -> wire.Why:
+        if not self._answers:
+            self.over.set()
+            raise AWAY
+        return self._answers.pop(0)
+
+
+def waits(verdict: str, position: int | None = None, seconds: int | None = None) -> wire.Why:
+    return wire.Why(
+        wants="any platform",
+        rejections=(),
+        eligible=(),
+        verdict=verdict,
+        position=position,
+        expected_wait_seconds=seconds,
+    )
+
+
+@pytest.mark.parametrize(
+    ("repeat", "told_again"), [(30.0, []), (0.0, ["1st, about 80 s: desktop is busy"])]
+)
+async def test_whoever_waits_is_told_the_place_how_long_and_what_for_when_it_changes(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    repeat: float,
+    told_again: list[str],
+) -> None:
+    monkeypatch.setattr(module, "EXPLAIN_SECONDS", 0)
+    monkeypatch.setattr(module, "REPEAT_SECONDS", repeat)
+    client = Explaining(
+        waits("waits: desktop is busy", 2, 162),
+        waits("waits: desktop is busy", 2, 161),
+        waits("waits: desktop is busy", 1, 92),
+        waits("waits: desktop is busy", 1, 80),
+        waits("waits: desktop is offline (until 13:39:12 UTC), then it fails", 1),
+        waits("fails: desktop is offline", 1),
+        waits("leased on desktop"),
+    )
+    story = Story("web")
+    story.hear(wire.Queued(cursor="1"))
+
+    explaining = asyncio.create_task(story.explain_waiting(cast("RouterClient", client), "b_1"))
+    await client.over.wait()
+    explaining.cancel()
+
+    said = [line.removeprefix("waiting").strip() for line in capsys.readouterr().err.splitlines()]
+    assert said == [
+        "2nd, about 3 min: desktop is busy",
+        "1st, about 90 s: desktop is busy",
+        *told_again,
+        "1st: desktop is offline (until 13:39:12 UTC), then it fails",
+    ]
 
 
 async def test_a_cancelled_build_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:

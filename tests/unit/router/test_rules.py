@@ -221,14 +221,14 @@ def test_here_builds_no_preview_and_nothing_that_took_more_memory_than_it_may_gi
 
 def test_a_build_for_one_runner_is_no_other_ones_and_not_heres() -> None:
     asked = replace(WANTED, on=("desktop",))
-    assert rejection(runner("pi"), asked) == "was not asked for (--on desktop)"
+    assert rejection(runner("pi"), asked) == "left out by --on desktop"
 
     offline = runner("desktop", online=False, seen_at=NOW - timedelta(hours=1))
     gone = judged(asked, HERE)
 
     assert isinstance(judged(asked, offline, HERE), Wait)
     assert judged(asked, offline, HERE, waited=16) == NoHope(
-        "no-runner", "desktop is offline; this machine: was not asked for (--on desktop)"
+        "no-runner", "desktop is offline; this machine: left out by --on desktop"
     )
     assert isinstance(gone, NoHope)
     assert gone.detail.startswith("there is no runner desktop")

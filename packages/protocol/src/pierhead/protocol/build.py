@@ -34,6 +34,9 @@ class BuildView(Struct, frozen=True, kw_only=True):
     phase: Phase | None = None
     step: str | None = None  # of a build that runs: "3/9 RUN pnpm build"
     position: int | None = None  # in the queue, from 1
+    # Of a build that waits: until it is likely to begin, by what builds take; none: not known.
+    expected_wait_seconds: int | None = None
+    waits_for: str | None = None  # "desktop is busy"
     runner: str | None = None  # that has it, or had it last
     attempts: int = 0
     fence: int = 0
@@ -88,6 +91,9 @@ class PlatformWhy(Struct, frozen=True, kw_only=True):
     rejections: tuple[Rejection, ...]
     eligible: tuple[str, ...]
     verdict: str
+    position: int | None = None  # in the queue, from 1
+    expected_wait_seconds: int | None = None
+    may_run_here: bool = False
 
 
 class Why(Struct, frozen=True, kw_only=True):
@@ -102,6 +108,9 @@ class Why(Struct, frozen=True, kw_only=True):
     eligible: tuple[str, ...]
     verdict: str  # "waits for desktop (until 16:42), then fails"
     platforms: tuple[PlatformWhy, ...] = ()
+    position: int | None = None  # of a build in the queue, from 1
+    expected_wait_seconds: int | None = None  # until it is likely to begin; none: not known
+    may_run_here: bool = False  # it waits for others, and this machine would take it if asked to
 
 
 class CancelRequest(Struct, frozen=True, kw_only=True):
@@ -123,10 +132,11 @@ class Rerun(Struct, frozen=True, kw_only=True):
 
 
 class Queued(Struct, frozen=True, kw_only=True, tag="queued", tag_field="event"):
-    """The build waits."""
+    """The build waits. How it looks for it is told to those who read this while it does."""
 
     cursor: str
     position: int | None = None
+    expected_wait_seconds: int | None = None
     rejections: tuple[Rejection, ...] = ()
     platform: PlatformText | None = None
 

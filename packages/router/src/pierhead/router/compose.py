@@ -59,6 +59,7 @@ from pierhead.router.services.intake import Intakes
 from pierhead.router.services.lifecycle import Lifecycle
 from pierhead.router.services.logins import Logins
 from pierhead.router.services.mirror import Mirror
+from pierhead.router.services.outlook import Outlooks
 from pierhead.router.services.passes import Passes
 from pierhead.router.services.projects import Projects
 from pierhead.router.services.registry import Registry
@@ -152,6 +153,7 @@ class _Parts:
     lifecycle: Lifecycle
     vault: KeyVault
     waiting: WaitingPolicy
+    outlooks: Outlooks
     mirror: Mirror
 
 
@@ -168,6 +170,7 @@ def _parts(
     scale, logs = settings.time_scale, FileLogs(settings.data / "logs")
     blobs = BlobStore(settings.data, new_id=lambda: entropy.id("u_"))
     own = frozenset({reached.registry, reached.local.partition("://")[2]})
+    waiting = WaitingPolicy(offline_grace=WaitingPolicy().offline_grace * scale)
     return _Parts(
         settings=settings,
         reached=reached,
@@ -182,7 +185,8 @@ def _parts(
         blobs=blobs,
         lifecycle=Lifecycle(policy=_scaled_policy(scale), logs=logs, host=reached.registry),
         vault=KeyVault(identity.key),
-        waiting=WaitingPolicy(offline_grace=WaitingPolicy().offline_grace * scale),
+        waiting=waiting,
+        outlooks=Outlooks(waiting),
         mirror=mirror_of(store, blobs, identity.key, own, clock=clock, entropy=entropy),
     )
 
@@ -239,14 +243,18 @@ def _compose(of: _Parts) -> Router:
 def _handlers(of: _Parts, runners: Runners, contexts: Contexts, projects: Projects) -> Handlers:
     authenticate, host = authenticating(of.identity), of.reached.registry
     submissions = _submissions(of)
-    events = Events(store=of.store, logs=of.logs, bells=of.bells)
+    events = Events(
+        store=of.store, logs=of.logs, bells=of.bells, clock=of.clock, outlooks=of.outlooks
+    )
     incoming = DiskIncoming(of.settings.data / "incoming")
     return Handlers(
         builds=BuildHandlers(
             authenticate=authenticate,
             submissions=submissions,
             again=Again(submissions=submissions, store=of.store, bells=of.bells, clock=of.clock),
-            reasons=Reasons(store=of.store, clock=of.clock, waiting=of.waiting),
+            reasons=Reasons(
+                store=of.store, clock=of.clock, waiting=of.waiting, outlooks=of.outlooks
+            ),
             events=events,
         ),
         run=RunHandlers(
@@ -281,6 +289,7 @@ def _submissions(of: _Parts) -> Submissions:
         clock=of.clock,
         entropy=of.entropy,
         waiting=of.waiting,
+        outlooks=of.outlooks,
         vault=of.vault,
     )
 

@@ -57,8 +57,13 @@ def event_of(told: wire.Event) -> Event | None:
     match told:
         case wire.Queued():
             who = rejected(told.rejections)
+            seconds = told.expected_wait_seconds
             return Queued(
-                position=told.position, rejected=who, platform=told.platform, cursor=cursor
+                position=told.position,
+                expected_wait=timedelta(seconds=seconds) if seconds is not None else None,
+                rejected=who,
+                platform=told.platform,
+                cursor=cursor,
             )
         case wire.Started():
             executor: Literal["here", "runners"] = "here" if told.here else "runners"

@@ -221,6 +221,33 @@ def duration(seconds: float, *, whole: bool = False) -> str:
     return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} days"
 
 
+def about(seconds: int) -> str:
+    """Return a time that is only guessed as people say it: `about 40 s`."""
+    if seconds < 8:
+        return "a few seconds"
+    if seconds < 95:
+        return f"about {(seconds + 5) // 10 * 10} s"
+    minutes = (seconds + 30) // 60
+    if minutes < 60:
+        return f"about {minutes} min"
+    hours = (minutes + 30) // 60
+    return f"about {hours} h" if hours < 48 else f"about {(hours + 12) // 24} days"
+
+
+def in_line(place: int | None, seconds: int | None, what: str | None = None) -> str:
+    """Return where somebody stands who waits: `2nd, about 40 s`, then what for, as far as known."""
+    said = [_nth(place)] if place is not None else []
+    said += [about(seconds)] if seconds is not None else []
+    return ": ".join(filter(None, (", ".join(said), what)))
+
+
+def _nth(number: int) -> str:
+    end = (
+        "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    )
+    return f"{number}{end}"
+
+
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield rows as lines of a table, as wide as what is in them."""
     shown = [tuple(map(one_line, row)) for row in rows]

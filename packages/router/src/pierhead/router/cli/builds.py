@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated, Final, TypeVar
 
@@ -22,6 +22,7 @@ from pierhead.protocol.cli.speak import (
     fail,
     give,
     give_json,
+    in_line,
     tell,
 )
 from pierhead.protocol.client.client import RouterClient
@@ -185,26 +186,22 @@ def why(build_id: Id, as_json: AsJson = False, url: Url = None) -> None:
     if as_json:
         give_json(found)
         return
-    states: dict[str, str] = {child.id: child.state for child in view.children}
-    states[view.id] = view.state
     for one in found.platforms:
-        _give_why(view.project, one, one.build or view.id, states)
+        _give_why(view.project, one, one.build or view.id)
     if not found.platforms:
-        _give_why(view.project, found, view.id, states)
+        _give_why(view.project, found, view.id)
 
 
-def _give_why(
-    project: str, found: Why | PlatformWhy, build_id: str, states: Mapping[str, str]
-) -> None:
+def _give_why(project: str, found: Why | PlatformWhy, build_id: str) -> None:
     give(f"{project} wants {found.wants}")
     for rejection in found.rejections:
         give(f"  {rejection.runner:12} {rejection.reason}")
     for name in found.eligible:
         give(f"  {name:12} can take it")
-    rejected = {rejection.runner for rejection in found.rejections}
-    waits_for_others = states.get(build_id) == "queued" and "here" in rejected
-    anyway = f".  build it here anyway: pierhead builds run-here {build_id}"
-    give(f"-> {found.verdict}{anyway if waits_for_others else ''}")
+    anyway = f"build it here anyway: pierhead builds run-here {build_id}"
+    place = in_line(found.position, found.expected_wait_seconds)
+    said = [found.verdict, place, anyway if found.may_run_here else ""]
+    give(f"-> {'.  '.join(filter(None, said))}")
 
 
 def _unproven(view: BuildView) -> str:
@@ -293,7 +290,7 @@ def _state(view: BuildView) -> str:
     built = sum(child.state == "succeeded" for child in view.children)
     match view.state:
         case "queued":
-            return "waiting" + (f", {_nth(view.position)}" if view.position else "")
+            return _waiting(view)
         case "leased" if view.children and not view.cancel_requested:
             return f"{built} of {len(view.children)} built"
         case "leased":
@@ -308,11 +305,13 @@ def _state(view: BuildView) -> str:
             return state
 
 
-def _nth(number: int) -> str:
-    end = (
-        "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    )
-    return f"{number}{end}"
+def _waiting(view: BuildView) -> str:
+    """Return how a build waits; what for only if nobody knows how long."""
+    place, seconds = view.position, view.expected_wait_seconds
+    if place is None and seconds is None:
+        return "waiting"
+    said = f"waiting, {in_line(place, seconds)}"
+    return f"{said}: {view.waits_for}" if seconds is None and view.waits_for else said
 
 
 def _ask(url: str | None, call: Callable[[RouterClient], Awaitable[T]]) -> T:

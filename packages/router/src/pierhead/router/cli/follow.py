@@ -20,6 +20,7 @@ from pierhead.protocol.cli.speak import (
     fail,
     give,
     give_json,
+    in_line,
     one_line,
     shown_line,
     size,
@@ -33,6 +34,8 @@ from pierhead.protocol.result import Envelope, Failure
 _STEP: Final = re.compile(r"^(\[\d+/\d+\] )?STEP (\d+/\d+): (.*)$")
 AGAIN_SECONDS: Final = 1.0
 EXPLAIN_SECONDS: Final = 2.0
+# While nothing else changes, how long it may take is told again this often.
+REPEAT_SECONDS: Final = 30.0
 # A control plane that is restarted is back within seconds; one that is gone is not waited for.
 AWAY_SECONDS: Final = 120.0
 EXTRACT_LINES: Final = 8
@@ -64,7 +67,8 @@ class Story:
         self._here = False
         self._note_bytes = 0  # of the log: the control plane's own, and no step's
         self._waits = False
-        self._waiting_for = ""
+        self._waits_for: tuple[int | None, str] = (None, "")
+        self._explained, self._explained_at = "", self._began
 
     def hear(self, event: wire.Event) -> None:
         """Tell one event."""
@@ -134,14 +138,21 @@ class Story:
             with contextlib.suppress(PierheadError):  # whoever follows the events tells it
                 found = await client.why(build_id)
                 for one in found.platforms:
-                    self._part(one.platform)._explain(one.verdict)
+                    self._part(one.platform)._explain(one)
                 if not found.platforms:
-                    self._explain(found.verdict)
+                    self._explain(found)
 
-    def _explain(self, verdict: str) -> None:
-        if self._waits and verdict != self._waiting_for:
-            self._waiting_for = verdict
-            self._say("waiting", verdict.removeprefix("waits: "))
+    def _explain(self, why: wire.Why | wire.PlatformWhy) -> None:
+        """Say it when what is waited for is another thing, and now and then how long it takes."""
+        waits, _, what = why.verdict.partition("waits: ")
+        if not self._waits or waits:
+            return  # it is over, and what came of it is told
+        now = time.monotonic()  # noqa: TID251 - what people see is real time
+        seen, said = (why.position, what), in_line(why.position, why.expected_wait_seconds, what)
+        recent = now - self._explained_at < REPEAT_SECONDS
+        if said != self._explained and not (recent and seen == self._waits_for):
+            self._explained, self._explained_at, self._waits_for = said, now, seen
+            self._say("waiting", said)
 
     def end(self, view: wire.BuildView) -> int:
         """Tell how it ended, give the reference, and return the exit code."""

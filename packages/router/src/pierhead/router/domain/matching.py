@@ -47,11 +47,16 @@ class Wanted:
     here_allowed: bool = False  # `waiting` decided that the control plane's machine may take it
 
 
+def asked_for(runner: RunnerFacts, wanted: Wanted) -> bool:
+    """Say whether the submitter would have the runner at all."""
+    return not wanted.on or runner.name in wanted.on
+
+
 def unfit(runner: RunnerFacts, wanted: Wanted) -> str | None:
     """Say why the runner could never take the build, whatever its load; none: it could."""
     able = runner.capabilities
-    if wanted.on and runner.name not in wanted.on:
-        return f"was not asked for (--on {','.join(wanted.on)})"
+    if not asked_for(runner, wanted):
+        return f"left out by --on {','.join(wanted.on)}"
     if able is None:
         return "has not connected yet"
     if able.slots == 0 and not runner.here:  # here may be mended, or started again: `waiting`

@@ -14,7 +14,14 @@ from typing import TypeAlias
 
 from pierhead.protocol.plan import IfNobody
 from pierhead.router.domain.build import GiveUpCause
-from pierhead.router.domain.matching import RunnerFacts, Wanted, emulates, rejection, unfit
+from pierhead.router.domain.matching import (
+    RunnerFacts,
+    Wanted,
+    asked_for,
+    emulates,
+    rejection,
+    unfit,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +82,7 @@ def judge(
 ) -> Verdict:
     """Say whether a queued build goes on waiting."""
     everybody = sorted(runners, key=lambda runner: runner.name)
-    others = [runner for runner in everybody if not runner.here and _asked_for(runner, wanted)]
+    others = [runner for runner in everybody if not runner.here and asked_for(runner, wanted)]
     able = [runner for runner in others if unfit(runner, wanted) is None]
     # Whoever would emulate leaves the build to one that is native and there.
     native = [runner for runner in able if not emulates(runner, wanted)]
@@ -108,10 +115,6 @@ def judge(
         said = f"this machine: {here.reason}"
         return Wait(said, last) if now < last else NoHope(cause, f"{why}; {said}")
     return verdict
-
-
-def _asked_for(runner: RunnerFacts, wanted: Wanted) -> bool:
-    return not wanted.on or runner.name in wanted.on
 
 
 def _patience_with(

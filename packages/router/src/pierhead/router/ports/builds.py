@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from pierhead.protocol.plan import Submit
@@ -21,7 +21,8 @@ class StoredBuild:
     created_at: datetime
     queued_since: datetime
     here_reason: str | None = None  # not none: here may take it, and why
-    started_at: datetime | None = None
+    started_at: datetime | None = None  # by its first runner
+    granted_at: datetime | None = None  # to the last one
     last_runner: str | None = None
     last_request: str | None = None  # request id of the last grant; derives its token
     envelope: Envelope | None = None
@@ -126,6 +127,17 @@ class Builds(Protocol):
 
     def queue_length(self) -> int:
         """Return how many builds wait for a runner."""
+        ...
+
+    def place(self, sequence: int) -> int:
+        """Return how many builds wait that came no later than this, and so its place among them."""
+        ...
+
+    def durations(self, project: str | None) -> Sequence[timedelta]:
+        """Return how long runners had builds that succeeded, newest first, of a project or of all.
+
+        At most `DURATIONS_MAX`, of the newest few dozen builds; a parent is none of them.
+        """
         ...
 
     def leased(self) -> Sequence[StoredBuild]:

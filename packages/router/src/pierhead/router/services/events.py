@@ -10,12 +10,13 @@ streams of its children beside each other, each event with its platform.
 """
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Final
 
 import msgspec
 
-from pierhead.protocol.build import Event, Finished, Log, Notice
+from pierhead.protocol.build import Event, Finished, Log, Notice, Queued
 from pierhead.router.domain.errors import InvalidRequest, NotFound
 from pierhead.router.domain.logbook import Cursor
 from pierhead.router.domain.parent import Parent
@@ -23,7 +24,9 @@ from pierhead.router.domain.token import Principal
 from pierhead.router.ports.builds import StoredBuild, StoredEvent
 from pierhead.router.ports.logs import Logs
 from pierhead.router.ports.store import Ledger, Store
+from pierhead.router.ports.system import Clock
 from pierhead.router.services.bells import Bells
+from pierhead.router.services.outlook import Outlook, Outlooks
 from pierhead.router.services.submit import visible
 
 LOG_EVENT_BYTES: Final = 64 * 1024
@@ -31,6 +34,7 @@ LOG_EVENT_BYTES: Final = 64 * 1024
 LOOK_AGAIN_SECONDS: Final = 5.0
 _EVENT: Final = msgspec.json.Decoder(Event)
 _FINISHED: Final = str(Finished.__struct_config__.tag)
+_QUEUED: Final = str(Queued.__struct_config__.tag)
 
 
 @dataclass(slots=True)
@@ -41,6 +45,7 @@ class _Reader:
     platform: str | None  # of one of several
     cursor: Cursor
     fence: int
+    outlook: Outlook = field(default_factory=Outlook)
 
     def pass_event(self, event: StoredEvent) -> None:
         """Go on behind an event; each attempt's log begins anew."""
@@ -56,6 +61,8 @@ class Events:
     store: Store
     logs: Logs
     bells: Bells
+    clock: Clock
+    outlooks: Outlooks
 
     async def stored(self, principal: Principal, build_id: str) -> StoredBuild:
         """Return the build, if the principal may see it."""
@@ -101,19 +108,24 @@ class Events:
         self, own: _Reader, children: Sequence[_Reader]
     ) -> tuple[Sequence[StoredEvent], Sequence[Sequence[StoredEvent]], bool]:
         """Return what happened since, to it and to its children, and whether more can."""
+        now = self.clock.now()
 
         def operation(
             ledger: Ledger,
         ) -> tuple[Sequence[StoredEvent], Sequence[Sequence[StoredEvent]], bool]:
             stored = ledger.build(own.build_id)
             final = stored is None or stored.build.finished_at is not None
-            mine, *theirs = [
-                ledger.events(reader.build_id, reader.cursor.sequence)
-                for reader in (own, *children)
-            ]
+            mine, *theirs = [self._since(ledger, reader, now) for reader in (own, *children)]
             return mine, theirs, final
 
         return await self.store.read(operation)
+
+    def _since(self, ledger: Ledger, reader: _Reader, now: datetime) -> Sequence[StoredEvent]:
+        events = ledger.events(reader.build_id, reader.cursor.sequence)
+        if any(event.kind == _QUEUED for event in events):
+            stored = ledger.build(reader.build_id)
+            reader.outlook = self.outlooks.of(ledger, stored, now) if stored else Outlook()
+        return events
 
     async def _tell(self, reader: _Reader, events: Sequence[StoredEvent]) -> AsyncIterator[Event]:
         """Yield what a reader has not seen: the events, and the log before, between and after."""
@@ -121,7 +133,7 @@ class Events:
             async for log in self._log_until(reader, event.log_size):
                 yield log
             reader.pass_event(event)
-            yield _marked(_EVENT.decode(event.payload), reader.platform)
+            yield _marked(_looked(_EVENT.decode(event.payload), reader), reader.platform)
         size = self.logs.size(reader.build_id, reader.fence) if reader.fence else 0
         async for log in self._log_until(reader, size):
             yield log
@@ -157,6 +169,16 @@ def _readers(ledger: Ledger, build_id: str, cursor: Cursor) -> Sequence[_Reader]
 
 def _cursor(own: _Reader, children: Sequence[_Reader]) -> Cursor:
     return replace(own.cursor, children=tuple(child.cursor for child in children))
+
+
+def _looked(event: Event, reader: _Reader) -> Event:
+    """Return an event with what is known now: how it looks for a build that waits."""
+    if not isinstance(event, Queued):
+        return event
+    looks = reader.outlook
+    return msgspec.structs.replace(
+        event, position=looks.place, expected_wait_seconds=looks.wait_seconds
+    )
 
 
 def _marked(event: Event, platform: str | None) -> Event:

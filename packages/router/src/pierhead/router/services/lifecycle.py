@@ -190,6 +190,7 @@ class Lifecycle:
         return replace(
             stored,
             started_at=stored.started_at or now,
+            granted_at=now,
             last_runner=lease.runner,
             last_request=lease.request_id,
             log_prefix=len(prefix),

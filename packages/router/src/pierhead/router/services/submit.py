@@ -23,7 +23,7 @@ from pierhead.router.domain.errors import (
     QueueFull,
     TooLarge,
 )
-from pierhead.router.domain.matching import RunnerFacts, explain
+from pierhead.router.domain.matching import RunnerFacts, asked_for, explain
 from pierhead.router.domain.naming import child_id
 from pierhead.router.domain.parent import Child, Parent
 from pierhead.router.domain.secretlike import require_no_secret
@@ -44,6 +44,7 @@ from pierhead.router.ports.vault import Vault
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import all_facts, wanted_by, wanted_of
 from pierhead.router.services.lifecycle import Lifecycle, announce
+from pierhead.router.services.outlook import Outlook, Outlooks
 from pierhead.router.services.projects import check_limit, is_preview, place_for
 from pierhead.router.services.steps import running_step
 from pierhead.router.services.sweep import consider_here
@@ -67,6 +68,7 @@ class Submissions:
     clock: Clock
     entropy: Entropy
     waiting: waiting.WaitingPolicy
+    outlooks: Outlooks
     vault: Vault
 
     async def submit(self, principal: Principal, request: Submit) -> BuildView:
@@ -161,7 +163,9 @@ class Submissions:
         """Add a build that a runner will take, with its secrets and its first event."""
         added = ledger.add_build(new)
         ledger.add_secrets(added.id, self.vault.lock(added.id, secrets))
-        rejections, _ = explain(facts, wanted_of(added))
+        wanted = wanted_of(added)
+        # Whoever was not asked for is no news to who did not ask.
+        rejections, _ = explain((one for one in facts if asked_for(one, wanted)), wanted)
         self.lifecycle.record(ledger, added, Queued(cursor="", rejections=rejections))
         return added
 
@@ -227,18 +231,17 @@ class Submissions:
         return view_of(stored)
 
     async def show(self, principal: Principal, build_id: str) -> BuildView:
-        """Return one build, with its place in the queue and the size of its log."""
+        """Return one build, with how it looks for it in the queue and the size of its log."""
 
-        def operation(ledger: Ledger) -> tuple[StoredBuild, int | None, str | None]:
+        now = self.clock.now()
+
+        def operation(ledger: Ledger) -> tuple[StoredBuild, Outlook, str | None]:
             stored = visible(ledger, principal, build_id)
-            waiting_ids = [other.id for other in ledger.queued()]
-            queued = stored.build.state is State.QUEUED and stored.id in waiting_ids
-            place = waiting_ids.index(stored.id) + 1 if queued else None
-            return stored, place, _step(ledger, stored)
+            return stored, self.outlooks.of(ledger, stored, now), _step(ledger, stored)
 
-        stored, position, step = await self.store.read(operation)
+        stored, outlook, step = await self.store.read(operation)
         size = self.logs.size(stored.id, stored.build.fence)
-        return view_of(stored, position=position, log_bytes=size, step=step)
+        return view_of(stored, outlook=outlook, log_bytes=size, step=step)
 
     async def page(
         self,
@@ -260,16 +263,16 @@ class Submissions:
         if after is not None and not _AFTER.match(after):
             raise InvalidRequest("after is what `next` said")
         before = int(after) if after else None
-        by = name_of(principal) if mine else None
+        by, now = name_of(principal) if mine else None, self.clock.now()
 
         def operation(ledger: Ledger) -> BuildPage:
-            places = {stored.id: place for place, stored in enumerate(ledger.queued(), 1)}
             page = ledger.builds_page(
                 project, limit, before, by=by, environment=environment, children=children
             )
             following = str(page[-1].sequence) if len(page) == limit else None
+            outlooks = self.outlooks.of_all(ledger, page, now)
             views = [
-                view_of(stored, position=places.get(stored.id), step=_step(ledger, stored))
+                view_of(stored, outlook=outlooks.get(stored.id), step=_step(ledger, stored))
                 for stored in page
             ]
             return BuildPage(builds=tuple(views), next=following)

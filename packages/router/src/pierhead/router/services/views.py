@@ -11,6 +11,7 @@ from pierhead.router.domain.matching import RunnerFacts
 from pierhead.router.domain.parent import Parent
 from pierhead.router.ports.builds import StoredBuild
 from pierhead.router.ports.projects import StoredEnvironment, StoredProject
+from pierhead.router.services.outlook import Outlook
 
 
 def written(at: datetime) -> str:
@@ -26,12 +27,12 @@ def rfc3339(at: datetime | None) -> str | None:
 def view_of(
     stored: StoredBuild,
     *,
-    position: int | None = None,
+    outlook: Outlook | None = None,
     log_bytes: int = 0,
     step: str | None = None,
 ) -> BuildView:
     """Return a build as its submitter sees it."""
-    build = stored.build
+    build, looks = stored.build, outlook or Outlook()
     children = build.children if isinstance(build, Parent) else ()
     return BuildView(
         id=BuildId(build.id),
@@ -41,7 +42,9 @@ def view_of(
         created_at=written(stored.created_at),
         tags=stored.submit.tags,
         phase=build.phase,
-        position=position,
+        position=looks.place,
+        expected_wait_seconds=looks.wait_seconds,
+        waits_for=looks.waits_for,
         step=step,
         runner=stored.last_runner,
         attempts=build.attempts or (stored.envelope.attempts if stored.envelope else 0),

@@ -9,13 +9,14 @@ from pierhead.protocol.ids import BuildId
 from pierhead.protocol.units import size
 from pierhead.router.domain import waiting as waits
 from pierhead.router.domain.build import State
-from pierhead.router.domain.matching import RunnerFacts, Wanted, explain
+from pierhead.router.domain.matching import RunnerFacts, Wanted, explain, unfit
 from pierhead.router.domain.parent import Parent
 from pierhead.router.domain.token import Principal, require_view
 from pierhead.router.ports.builds import StoredBuild
 from pierhead.router.ports.store import Ledger, Store
 from pierhead.router.ports.system import Clock
 from pierhead.router.services.facts import all_facts, patience_of, wanted_of
+from pierhead.router.services.outlook import Outlooks, waits_for
 from pierhead.router.services.submit import visible
 
 
@@ -26,6 +27,7 @@ class Reasons:
     store: Store
     clock: Clock
     waiting: waits.WaitingPolicy
+    outlooks: Outlooks
 
     async def why(self, principal: Principal, build_id: str) -> Why:
         """Say which runners do not take a build and what happens next."""
@@ -34,10 +36,10 @@ class Reasons:
         def operation(ledger: Ledger) -> Why:
             stored, facts = visible(ledger, principal, build_id), all_facts(ledger, now)
             if not isinstance(stored.build, Parent):
-                return self._of_build(stored, facts, now)
+                return self._of_build(ledger, stored, facts, now)
             return _together(
                 [
-                    _of_platform(one.platform, self._of_build(child, facts, now), child.id)
+                    _of_platform(one.platform, self._of_build(ledger, child, facts, now), child.id)
                     for one in stored.build.children
                     if (child := ledger.build(one.id)) is not None
                 ]
@@ -45,13 +47,24 @@ class Reasons:
 
         return await self.store.read(operation)
 
-    def _of_build(self, stored: StoredBuild, facts: Sequence[RunnerFacts], now: datetime) -> Why:
+    def _of_build(
+        self, ledger: Ledger, stored: StoredBuild, facts: Sequence[RunnerFacts], now: datetime
+    ) -> Why:
         wanted, state = wanted_of(stored), stored.build.state
         rejections, eligible = explain(facts, wanted)
         verdict = f"{state} on {stored.last_runner}" if stored.last_runner else f"{state}"
         if state is State.QUEUED:
             verdict = self._then(wanted, patience_of(stored), facts, now)
-        return Why(wants=_wants(wanted), rejections=rejections, eligible=eligible, verdict=verdict)
+        looks = self.outlooks.of(ledger, stored, now)
+        return Why(
+            wants=_wants(wanted),
+            rejections=rejections,
+            eligible=eligible,
+            verdict=verdict,
+            position=looks.place,
+            expected_wait_seconds=looks.wait_seconds,
+            may_run_here=state is State.QUEUED and _may_run_here(wanted, facts),
+        )
 
     async def why_not(self, principal: Principal, request: WhyRequest) -> Why:
         """Say which runners would not take such a build and what would happen."""
@@ -106,7 +119,7 @@ class Reasons:
     ) -> str:
         """Return the verdict in words, and what follows when the waiting is over."""
         judged = waits.judge(wanted, patience, facts, now=now, policy=self.waiting)
-        said = _sentence(judged)
+        said = _sentence(judged, facts)
         if not isinstance(judged, waits.Wait) or judged.until is None:
             return said
         later = waits.judge(wanted, patience, facts, now=judged.until, policy=self.waiting)
@@ -123,6 +136,9 @@ def _of_platform(platform: str, why: Why, build_id: str | None = None) -> Platfo
         rejections=why.rejections,
         eligible=why.eligible,
         verdict=why.verdict,
+        position=why.position,
+        expected_wait_seconds=why.expected_wait_seconds,
+        may_run_here=why.may_run_here,
     )
 
 
@@ -136,6 +152,12 @@ def _together(parts: Sequence[PlatformWhy]) -> Why:
     )
 
 
+def _may_run_here(wanted: Wanted, facts: Sequence[RunnerFacts]) -> bool:
+    allowed = replace(wanted, here_allowed=True)
+    here = (runner for runner in facts if runner.here and runner.online)
+    return not wanted.here_allowed and any(unfit(runner, allowed) is None for runner in here)
+
+
 def _wants(wanted: Wanted) -> str:
     memory = f", {size(wanted.peak_bytes)} memory (its last build)" if wanted.peak_bytes else ""
     secrets = ", its secrets" if wanted.secrets else ""
@@ -144,11 +166,13 @@ def _wants(wanted: Wanted) -> str:
     return f"{wanted.platform or 'any platform'}{memory}, {network}{secrets}{preview}"
 
 
-def _sentence(judged: waits.Verdict) -> str:
+def _sentence(judged: waits.Verdict, facts: Sequence[RunnerFacts]) -> str:
     match judged:
         case waits.Wait(why, until):
             return f"waits: {why}" + (f" (until {until:%H:%M:%S} UTC)" if until else "")
-        case waits.Here(reason):
+        case waits.Here(reason) if (busy := waits_for(judged, facts)) is None:
             return "is built on this machine" + (f": {reason}" if reason else "")
+        case waits.Here():
+            return f"waits: {busy}"
         case waits.NoHope(_, detail):
             return f"fails: {detail}"

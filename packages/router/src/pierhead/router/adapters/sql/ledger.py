@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -20,6 +20,7 @@ from pierhead.router.adapters.sql.projects import SqlProjects
 from pierhead.router.adapters.sql.statements import SELECTOR_LENGTH, selector, upsert
 from pierhead.router.domain.build import Build, CancelWish, Lease, State
 from pierhead.router.domain.enrollment import Code
+from pierhead.router.domain.forecast import DURATIONS_MAX
 from pierhead.router.domain.naming import attempt_name, family_of
 from pierhead.router.domain.parent import Child, Parent
 from pierhead.router.domain.session import Session
@@ -48,10 +49,13 @@ _LIVE_ATTEMPTS: Final = sa.select(t.builds.c.project, t.builds.c.id, t.builds.c.
 _QUEUE_LENGTH: Final = sa.select(sa.func.count()).where(
     t.builds.c.state == sa.literal_column(f"'{State.QUEUED}'"), t.builds.c.children.is_(None)
 )
+_PLACE: Final = _QUEUE_LENGTH.where(t.builds.c.sequence <= sa.bindparam("of"))
 _RUNNER_BY_HASH: Final = sa.select(t.runners).where(
     selector(t.runners.c.credential_hash) == sa.bindparam("part")
 )
 _PEAKS_LOOKED_AT: Final = 5
+# Builds that fail one after the other do not make a question after usual times a long one.
+_DURATIONS_LOOKED_AT: Final = 50
 _SAVE_BUILD: Final = sa.update(t.builds).where(t.builds.c.id == sa.bindparam("saved_id"))
 _ADD_EVENT: Final = sa.insert(t.events).values(
     build_id=sa.bindparam("of"),
@@ -157,6 +161,16 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
                 return peak
         return None
 
+    def durations(self, project: str | None) -> Sequence[timedelta]:
+        """Return how long runners had the newest builds that succeeded."""
+        columns = (t.builds.c.state, t.builds.c.granted_at, t.builds.c.finished_at)
+        query = _within(sa.select(*columns).where(t.builds.c.children.is_(None)), project, None)
+        newest = query.order_by(t.builds.c.sequence.desc()).limit(_DURATIONS_LOOKED_AT).subquery()
+        took = (newest.c.finished_at - newest.c.granted_at).label("took")
+        found = sa.select(took).where(newest.c.state == State.SUCCEEDED.value, took.is_not(None))
+        rows = self._sql.execute(found.limit(DURATIONS_MAX))
+        return [timedelta(seconds=max(0.0, row.took)) for row in rows]
+
     def add_build(self, stored: StoredBuild) -> StoredBuild:
         """Add a build and return it with its sequence."""
         row = {key: value for key, value in _build_row(stored).items() if key != "sequence"}
@@ -195,6 +209,10 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
     def queue_length(self) -> int:
         """Return how many builds wait."""
         return int(self._sql.execute(_QUEUE_LENGTH).scalar_one())
+
+    def place(self, sequence: int) -> int:
+        """Return how many builds wait that came no later than this."""
+        return int(self._sql.execute(_PLACE, {"of": sequence}).scalar_one())
 
     def leased(self) -> Sequence[StoredBuild]:
         """Return builds that a runner has."""
@@ -397,6 +415,7 @@ def _build(row: sa.RowMapping) -> StoredBuild:
         queued_since=_time(row["queued_since"]),
         here_reason=row["here_reason"],
         started_at=_maybe_time(row["started_at"]),
+        granted_at=_maybe_time(row["granted_at"]),
         last_runner=row["last_runner"],
         last_request=row["last_request"],
         envelope=msgspec.json.decode(row["envelope"], type=Envelope) if row["envelope"] else None,
@@ -464,6 +483,7 @@ def _build_row(stored: StoredBuild) -> dict[str, Any]:
         "queued_since": stored.queued_since.timestamp(),
         "here_reason": stored.here_reason,
         "started_at": _seconds(stored.started_at),
+        "granted_at": _seconds(stored.granted_at),
         "last_runner": lease.runner if lease else stored.last_runner,
         "last_request": lease.request_id if lease else stored.last_request,
         "envelope": msgspec.json.encode(stored.envelope) if stored.envelope else None,

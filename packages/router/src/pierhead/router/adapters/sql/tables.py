@@ -24,6 +24,7 @@ builds = sa.Table(
     sa.Column("queued_since", sa.Float, nullable=False),
     sa.Column("here_reason", sa.String),
     sa.Column("started_at", sa.Float),
+    sa.Column("granted_at", sa.Float),
     sa.Column("last_runner", sa.String),
     sa.Column("last_request", sa.String),
     sa.Column("envelope", sa.LargeBinary),
