@@ -310,7 +310,8 @@ class MemoryLedger:
     def note_uses(self, uses: Mapping[str, datetime]) -> None:
         for token_id, at in uses.items():
             if token_id in self.credentials_:
-                self.credentials_[token_id] = replace(self.credentials_[token_id], used_at=at)
+                known = self.credentials_[token_id]
+                self.credentials_[token_id] = replace(known, used_at=max(known.used_at or at, at))
 
     def _of(self, project: str | None) -> dict[str, Credential]:
         return {c.id: c for c in self.credentials_.values() if c.terms.project == project}

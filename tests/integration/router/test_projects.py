@@ -107,20 +107,21 @@ async def test_a_token_works_as_bearer_and_as_the_password_of_basic(web: House) 
             assert (await http.get("/api/tokens/self")).json()["name"] == "ci"
 
 
-async def test_the_last_use_is_stored_by_the_minute_and_not_by_the_request(web: House) -> None:
+async def test_the_last_use_is_seen_at_once_and_stored_by_the_minute(web: House) -> None:
     made = await web.owner.add_token(wanted())
 
     async def used() -> str | None:
         return (await web.owner.tokens("web")).tokens[0].used_at
 
-    await web.client(made.token).builds()
     assert await used() is None
-    await web.router.identity.store_uses()
+    await web.client(made.token).builds()
     first = await used()
     assert first is not None
-    web.clock.advance(5 * MINUTE)
-    await web.client(made.token).builds()
     await web.router.identity.store_uses()
+    assert made.view.id not in web.router.identity.uses
+    assert await used() == first
+    web.clock.advance(5 * MINUTE)
+    assert (await web.client(made.token).own_token()).used_at == await used()
     later = await used()
     assert later is not None
     assert later > first

@@ -105,7 +105,7 @@ class TokenView(Struct, frozen=True, kw_only=True):
     created_at: str
     created_by: ShortText
     expires_at: str | None = None
-    used_at: str | None = None  # to the minute
+    used_at: str | None = None  # of pushes and pulls by way of another process, to the minute
     revoked_at: str | None = None
 
 

@@ -323,7 +323,7 @@ def _runners(of: _Parts) -> Runners:
 
 def _tokens(of: _Parts, host: str) -> Tokens:
     return Tokens(
-        store=of.store, clock=of.clock, entropy=of.entropy, key=of.identity.key, host=host
+        store=of.store, identity=of.identity, clock=of.clock, entropy=of.entropy, host=host
     )
 
 

@@ -115,7 +115,7 @@ class TokenHandlers:
         """`GET /api/tokens/self`: the token that asks."""
         require_submitter(await self.authenticate(request))
         credential, _ = await self.identity.credential(token_hash(token_of(request)))
-        return answer(token_view(credential))
+        return answer(token_view(self.identity.as_used(credential)))
 
     async def revoke(self, request: Request) -> Response:
         """`DELETE /api/tokens/{id}`."""

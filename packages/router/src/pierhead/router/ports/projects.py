@@ -126,5 +126,5 @@ class Projects(Protocol):
         ...
 
     def note_uses(self, uses: Mapping[str, datetime]) -> None:
-        """Store when tokens were last used."""
+        """Store when tokens were last used; a later use that is stored stays."""
         ...

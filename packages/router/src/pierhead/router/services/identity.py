@@ -1,7 +1,7 @@
 """Who holds a token, and when tokens were last used."""
 
 import hmac
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pierhead.router.domain.build import State
@@ -32,8 +32,8 @@ class Identity:
 
     store: Store
     clock: Clock
-    key: bytes
-    # By id of a token, and only of those that exist; stored with the next `store_uses`.
+    key: bytes  # of this installation; derives tokens
+    # By id of a token, and only of those that exist: what the database does not have yet.
     uses: dict[str, datetime] = field(default_factory=dict)
 
     async def principal(self, token: str) -> Principal:
@@ -64,9 +64,16 @@ class Identity:
     async def store_uses(self) -> None:
         """Store when tokens were last used; called once a minute, and never by a request."""
         uses = dict(self.uses)
-        self.uses.clear()
         if uses:
             await self.store.write(lambda ledger: ledger.note_uses(uses))
+        for token_id, at in uses.items():
+            if self.uses.get(token_id) == at:  # not used again meanwhile
+                del self.uses[token_id]
+
+    def as_used(self, credential: Credential) -> Credential:
+        """Return a stored token with its last use, as far as this process knows."""
+        known = filter(None, (credential.used_at, self.uses.get(credential.id)))
+        return replace(credential, used_at=max(known, default=None))
 
     async def open_for_owner(self, token: str, token_id: str) -> bool:
         """Let the token that the control plane wrote down open everything; false: it is revoked."""

@@ -29,6 +29,8 @@ from pierhead.router.domain.token import (
 )
 from pierhead.router.ports.store import Ledger, Store
 from pierhead.router.ports.system import Clock, Entropy
+from pierhead.router.services.identity import Identity
+from pierhead.router.services.projects import check_limit, no_project, place_for
 from pierhead.router.services.projects import check_limit, no_project, place_for
 from pierhead.router.services.views import token_view, written
 
@@ -40,9 +42,9 @@ class Tokens:
     """What owners may do with tokens."""
 
     store: Store
+    identity: Identity
     clock: Clock
     entropy: Entropy
-    key: bytes  # of this installation; derives tokens
     host: str  # of references
 
     async def add(self, principal: Principal, request: NewToken) -> TokenMade:
@@ -66,7 +68,7 @@ class Tokens:
                 place_for(ledger, terms.project, terms.environment or "production", now)
             ledger.forget_credentials(terms.project, now - KEPT)
             _check_room(ledger, terms.project)
-            secret = secret_of(self.key, token_id, terms, request.key)
+            secret = secret_of(self.identity.key, token_id, terms, request.key)
             new = Credential(
                 id=token_id,
                 key=request.key,
@@ -80,7 +82,7 @@ class Tokens:
             return new
 
         made = await self.store.write(operation)
-        secret = secret_of(self.key, made.id, made.terms, made.key)
+        secret = secret_of(self.identity.key, made.id, made.terms, made.key)
         return TokenMade(token=secret, view=token_view(made))
 
     async def add_pull(
@@ -100,7 +102,7 @@ class Tokens:
             registry=self.host,
             repository=project,
             username="pull",
-            token=pull_token(self.key, project, whole),
+            token=pull_token(self.identity.key, project, whole),
             expires_at=written(whole),
         )
 
@@ -121,7 +123,8 @@ class Tokens:
 
         found = await self.store.read(operation)
         following = str(found[-1][0]) if len(found) == limit else None
-        return TokenPage(tokens=tuple(token_view(one) for _, one in found), next=following)
+        views = tuple(token_view(self.identity.as_used(one)) for _, one in found)
+        return TokenPage(tokens=views, next=following)
 
     async def revoke(self, principal: Principal, token_id: str) -> TokenView:
         """End a token; asking again is harmless."""
@@ -138,7 +141,7 @@ class Tokens:
             ledger.save_credential(ended)
             return ended
 
-        return token_view(await self.store.write(operation))
+        return token_view(self.identity.as_used(await self.store.write(operation)))
 
 
 def _terms(request: NewToken) -> Terms:

@@ -194,8 +194,10 @@ class SqlProjects:
         self._sql.execute(sa.delete(t.tokens).where(mine, (t.tokens.c.revoked_at < at) | ended))
 
     def note_uses(self, uses: Mapping[str, datetime]) -> None:
-        """Store when tokens were last used."""
-        query = sa.update(t.tokens).where(t.tokens.c.id == sa.bindparam("used"))
+        """Store when tokens were last used, if no other process stored a later use."""
+        at = t.tokens.c.used_at
+        later = at.is_(None) | (at < sa.bindparam("at"))
+        query = sa.update(t.tokens).where(t.tokens.c.id == sa.bindparam("used"), later)
         rows = [{"used": token_id, "at": at.timestamp()} for token_id, at in uses.items()]
         if rows:
             self._sql.execute(query.values(used_at=sa.bindparam("at")), rows)
