@@ -42,6 +42,7 @@ RUN ["/bin/busybox", "--install", "-s", "/bin"]
 FILES: Final = {
     "Dockerfile": WEB,
     "slow.Dockerfile": TOOLS + "RUN echo working; sleep 300\n",
+    "steady.Dockerfile": TOOLS + "RUN echo testing; sleep 18\n",
     "broken.Dockerfile": TOOLS + "RUN echo compiling; echo no such module: left-pad; exit 7\n",
     "hungry.Dockerfile": TOOLS + "RUN echo packing; tail -c 600000000 /dev/zero > /dev/null\n",
     "wrong.Dockerfile": TOOLS + "COPY dist /www\n",

@@ -146,7 +146,7 @@ async def test_all_of_it_as_json(house: House, real: Real) -> None:
     wrong = await typed(house, *named, given="no")
     assert wrong.returncode == 1
     assert msgspec.json.decode(wrong.stdout, type=Problem).slug == "upstream-refused"
-    gone = await typed(house, "rm", host, "--json")
+    gone = await typed(house, "remove", host, "--json")
     assert msgspec.json.decode(gone.stdout, type=RegistryView).host == host
     for one in (added, listed, wrong, gone):
         assert PASSWORD not in one.stdout + one.stderr

@@ -346,13 +346,13 @@ async def test_tokens_are_made_listed_and_ended_by_the_command(web: House) -> No
 
 
 async def test_a_project_is_removed_by_the_command_only_when_it_was_told_to(web: House) -> None:
-    planned, out, _ = await typed(web, "projects", "rm", "web", "--plan")
-    unasked, _, said = await typed(web, "projects", "rm", "web")
+    planned, out, _ = await typed(web, "projects", "remove", "web", "--plan")
+    unasked, _, said = await typed(web, "projects", "remove", "web")
     still = await web.owner.project("web")
-    removed, _, _ = await typed(web, "projects", "rm", "web", "--yes")
+    removed, _, _ = await typed(web, "projects", "remove", "web", "--yes")
 
     assert (planned, unasked, removed) == (0, 2, 0)
     assert out.startswith("would remove web: 0 builds, 0 images, 0 tags, 1 environments, 0 tokens")
-    assert "hint: pierhead projects rm web --yes" in said
+    assert "hint: pierhead projects remove web --yes" in said
     assert still.name == "web"
     assert (await web.owner.projects()).projects == ()

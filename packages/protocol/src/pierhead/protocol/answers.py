@@ -60,13 +60,13 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "owner-token ls": TokenPage,
     "projects env ls": EnvironmentPage,
     "projects ls": ProjectPage,
-    "projects rm": Removal,
+    "projects remove": Removal,
     "projects show": ProjectView,
     "projects tokens add": TokenMade,
     "projects tokens ls": TokenPage,
     "registries add": RegistryAdded,
     "registries ls": RegistryPage,
-    "registries rm": RegistryView,
+    "registries remove": RegistryView,
     "status": StatusPage,
 }
 STREAMS: Final[dict[str, Any]] = {

@@ -83,7 +83,7 @@ async def _run(
         tasks = [group.create_task(work) for work in _besides(router, settings, reached)]
         log.info("serve.ready", url=reached.url, data=str(settings.data))
         if settings.end_with_input:
-            tasks.append(group.create_task(_stop_with_input(settings.data)))
+            tasks.append(group.create_task(_stop_with_input(router, settings.data)))
         if settings.ready_fd is not None:
             os.write(settings.ready_fd, reached.local.encode() + b"\n")
             os.close(settings.ready_fd)
@@ -212,12 +212,12 @@ async def _collect_for_ever(router: Router) -> None:
         await asyncio.sleep(COLLECT_SECONDS)
 
 
-async def _stop_with_input(data: Path) -> None:
+async def _stop_with_input(router: Router, data: Path) -> None:
     """Whoever started us holds our input open; when it ends, and nobody else uses us, stop."""
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     await reader.read()
-    await until_unused(data)
+    await until_unused(data, router.sweep.anything_open)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -236,12 +236,13 @@ def about(seconds: int) -> str:
 
 def in_line(place: int | None, seconds: int | None, what: str | None = None) -> str:
     """Return where somebody stands who waits: `2nd, about 40 s`, then what for, as far as known."""
-    said = [_nth(place)] if place is not None else []
+    said = [nth(place)] if place is not None else []
     said += [about(seconds)] if seconds is not None else []
     return ": ".join(filter(None, (", ".join(said), what)))
 
 
-def _nth(number: int) -> str:
+def nth(number: int) -> str:
+    """Return an ordinal: `2nd`."""
     end = (
         "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     )

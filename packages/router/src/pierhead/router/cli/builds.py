@@ -17,12 +17,14 @@ from pierhead.protocol.cli.place import find_place
 from pierhead.protocol.cli.speak import (
     OK,
     LogLines,
+    about,
     columns,
     duration,
     fail,
     give,
     give_json,
     in_line,
+    nth,
     tell,
 )
 from pierhead.protocol.client.client import RouterClient
@@ -31,6 +33,7 @@ from pierhead.protocol.ids import ProjectName, ReplayKey
 from pierhead.protocol.result import Envelope
 from pierhead.router.cli.follow import Story, events, follow, proof_text
 from pierhead.router.cli.interrupt import attend, look_on
+from pierhead.router.cli.once import at_hand, control_plane
 
 T = TypeVar("T")
 SUBMIT_SECONDS: Final = 60.0
@@ -165,13 +168,15 @@ def watch(
 ) -> int:
     """Follow a build: its log from the first byte, then live."""
 
-    async def run(client: RouterClient) -> int:
-        view = await client.build(build_id)
-        shown = Story(view.project, quiet=progress == "quiet", raw=progress == "plain")
-        story = follow(client, view.id, shown, as_json=as_json)
-        return await look_on(view.id, story)
+    async def run() -> int:
+        found = find_place(url)
+        async with at_hand(found) as place, place.client() as client:
+            view = await client.build(build_id)
+            shown = Story(view.project, quiet=progress == "quiet", raw=progress == "plain")
+            story = follow(client, view.id, shown, as_json=as_json)
+            return await look_on(view.id, story, kept=place is found)
 
-    return _ask(url, run)
+    return asyncio.run(run())
 
 
 @app.command()
@@ -199,9 +204,17 @@ def _give_why(project: str, found: Why | PlatformWhy, build_id: str) -> None:
     for name in found.eligible:
         give(f"  {name:12} can take it")
     anyway = f"build it here anyway: pierhead builds run-here {build_id}"
-    place = in_line(found.position, found.expected_wait_seconds)
-    said = [found.verdict, place, anyway if found.may_run_here else ""]
+    said = [found.verdict, _queue(found), anyway if found.may_run_here else ""]
     give(f"-> {'.  '.join(filter(None, said))}")
+
+
+def _queue(found: Why | PlatformWhy) -> str:
+    """Return where a build stands in the queue, and when it is likely to begin."""
+    if found.position is None:
+        return ""
+    seconds = found.expected_wait_seconds
+    begins = f", begins in {about(seconds)}" if seconds is not None else ""
+    return f"{nth(found.position)} in the queue{begins}"
 
 
 def _unproven(view: BuildView) -> str:
@@ -246,18 +259,21 @@ def rerun(
 ) -> int:
     """Build again: the same plan, the same context."""
 
-    async def run(client: RouterClient) -> int:
-        request = Rerun(key=f"cli-{os.urandom(16).hex()}" if key is None else key)
-        view = await patiently(
-            lambda: client.rerun(build_id, request), SUBMIT_SECONDS, through_full_disk=False
-        )
-        if detach:
-            (give_json if as_json else lambda one: give(one.id))(view)
-            return OK
-        story = follow(client, view.id, Story(view.project), as_json=as_json)
-        return await attend(client, view.id, story, may_detach=True)
+    request = Rerun(key=f"cli-{os.urandom(16).hex()}" if key is None else key)
 
-    return _ask(url, run)
+    async def run() -> int:
+        found = find_place(url)
+        async with control_plane(found, stays=detach) as place, place.client() as client:
+            view = await patiently(
+                lambda: client.rerun(build_id, request), SUBMIT_SECONDS, through_full_disk=False
+            )
+            if detach:
+                (give_json if as_json else lambda one: give(one.id))(view)
+                return OK
+            story = follow(client, view.id, Story(view.project), as_json=as_json)
+            return await attend(client, view.id, story, may_detach=place is found)
+
+    return asyncio.run(run())
 
 
 @app.command("run-here")
@@ -316,7 +332,7 @@ def _waiting(view: BuildView) -> str:
 
 def _ask(url: str | None, call: Callable[[RouterClient], Awaitable[T]]) -> T:
     async def run() -> T:
-        async with find_place(url).client() as client:
+        async with at_hand(find_place(url)) as place, place.client() as client:
             return await call(client)
 
     return asyncio.run(run())

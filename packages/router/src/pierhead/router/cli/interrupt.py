@@ -52,14 +52,18 @@ async def attend(
     return INTERRUPTED
 
 
-async def look_on(build_id: str, story: Coroutine[None, None, int]) -> int:
-    """Tell the story of a build that may be somebody else's: an interrupt ends only the telling."""
+async def look_on(build_id: str, story: Coroutine[None, None, int], *, kept: bool) -> int:
+    """Tell the story of a build that may be somebody else's: an interrupt ends only the telling.
+
+    `kept`: its control plane is there for good, and not only while somebody is there for a build.
+    """
     interrupts, following = Interrupts(), asyncio.create_task(story)
     await first(following, interrupts.next())
     if following.done():
         return following.result()
     following.cancel()
-    tell(f"the build goes on. end it: pierhead builds cancel {build_id}")
+    goes_on = "the build goes on" if kept else "the build goes on while somebody waits for it"
+    tell(f"{goes_on}. end it: pierhead builds cancel {build_id}")
     return INTERRUPTED
 
 

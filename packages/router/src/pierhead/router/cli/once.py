@@ -21,6 +21,7 @@ from pierhead.router.attendance import (
     LOOK_SECONDS,
     become_plane,
     is_used,
+    looking_on,
     note_url,
     noted_url,
     using,
@@ -61,6 +62,18 @@ async def control_plane(place: Place, *, stays: bool = False) -> AsyncIterator[P
             using_it.close()
             if process is not None:
                 await _leave(process, data)
+
+
+@contextlib.asynccontextmanager
+async def at_hand(place: Place) -> AsyncIterator[Place]:
+    """Yield the place; if nobody chose it, and one is there for now, that, which stays for us."""
+    data = data_folder()
+    if place.chosen or not os.access(data, os.W_OK):
+        yield place
+        return
+    async with looking_on(data):
+        once = noted_url(data)
+        yield place if once is None else _own(once)
 
 
 async def _settle(

@@ -71,7 +71,7 @@ def show(name: Name, as_json: AsJson = False, url: Url = None) -> None:
     give(f"since     {view.created_at}")
 
 
-@app.command("rm")
+@app.command()
 def remove(
     name: Name,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what would go")] = False,
@@ -122,7 +122,7 @@ def add_environment(
     tell(f"{project} has the environment {name}{', a preview' if preview else ''}")
 
 
-@environments.command("rm")
+@environments.command("remove")
 def remove_environment(project: Name, name: Environment, url: Url = None) -> None:
     """Forget an environment and revoke its tokens; its builds stay."""
     ask(url, lambda client: client.remove_environment(project, name))
@@ -188,9 +188,9 @@ def _confirm(name: str, removal: Removal) -> None:
     """Ask before anything goes; without a terminal nobody can answer."""
     tell(f"{name}: {_what(removal)} would go, for good")
     if not sys.stdin.isatty():
-        raise fail("nobody was asked", f"pierhead projects rm {name} --yes", USAGE)
+        raise fail("nobody was asked", f"pierhead projects remove {name} --yes", USAGE)
     if typer.prompt("Type the project's name to remove it", default="", err=True) != name:
-        raise fail("nothing was removed", f"pierhead projects rm {name} --plan")
+        raise fail("nothing was removed", f"pierhead projects remove {name} --plan")
 
 
 def _what(removal: Removal) -> str:

@@ -118,7 +118,7 @@ def list_registries(as_json: AsJson = False, url: Url = None) -> None:
         give(line)
 
 
-@app.command("rm")
+@app.command()
 def remove(host: Host, project: Project = None, as_json: AsJson = False, url: Url = None) -> None:
     """Forget a login; what builds had by it is not given out any more."""
     gone = ask(url, lambda client: client.remove_registry(host, project))

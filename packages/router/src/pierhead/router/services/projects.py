@@ -184,7 +184,7 @@ class Projects:
                 hint = f"list them: pierhead projects env ls {project[:140]}"
                 raise NotFound(f"there is no environment {name[:80]}", hint=hint)
             if name == PRODUCTION:
-                hint = "remove the whole project: pierhead projects rm"
+                hint = "remove the whole project: pierhead projects remove"
                 raise InvalidRequest("every project has production", hint=hint)
             if count := ledger.open_builds(project, name):
                 hint = f"end them: pierhead builds ls --project {project}"
@@ -243,5 +243,5 @@ def no_project(principal: Principal, name: str) -> NotFound:
 
 def _check_room(ledger: Ledger, project: str) -> None:
     if ledger.contents(project).environments >= ENVIRONMENTS_MAX:
-        hint = f"remove some: pierhead projects env rm {project} NAME"
+        hint = f"remove some: pierhead projects env remove {project} NAME"
         raise LimitReached(f"{project} has {ENVIRONMENTS_MAX} environments", hint=hint)

@@ -50,6 +50,10 @@ class Sweep:
             changed.append(consider_here(self.lifecycle, self.waiting, ledger, stored, facts, now))
         return changed
 
+    async def anything_open(self) -> bool:
+        """Say whether any build waits or runs."""
+        return not await self.store.read(_quiet)
+
     async def recover(self) -> None:
         """After a start: give every attempt the time in which nobody accepted its heartbeats."""
         now = self.clock.now()
