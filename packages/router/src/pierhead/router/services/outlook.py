@@ -81,7 +81,9 @@ class Outlooks:
     ) -> timedelta | None:
         """Return when a build begins, as of no more than a moment ago."""
         fresh = self._played_at is not None and abs(now - self._played_at) < AGAIN
-        if not fresh or build_id not in self._begins:
+        # It came since; or, when nothing is younger, it is so far behind that nobody foresees it.
+        unseen = build_id not in self._begins and self._played_at != now
+        if unseen or not fresh:
             self._begins, self._played_at = _played(ledger, facts, now), now
         return self._begins.get(build_id)
 
