@@ -95,7 +95,6 @@ async def test_a_build_for_several_platforms_begins_with_the_first_of_them(house
     await house.leased(runner, key="2", on=("desktop",))
     await house.leased(pi, key="3", on=("pi",))
     house.clock.advance(5)
-    await house.client(pi.credential).acquire(pi.request(slots=0))
     parent = await house.submit(key="4", platforms=("linux/amd64", "linux/arm64"))
 
     shown, why = await house.owner.build(parent.id), await house.owner.why(parent.id)

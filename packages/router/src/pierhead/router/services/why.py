@@ -170,9 +170,9 @@ def _sentence(judged: waits.Verdict, facts: Sequence[RunnerFacts]) -> str:
     match judged:
         case waits.Wait(why, until):
             return f"waits: {why}" + (f" (until {until:%H:%M:%S} UTC)" if until else "")
-        case waits.Here(reason) if (busy := waits_for(judged, facts)) is None:
-            return "is built on this machine" + (f": {reason}" if reason else "")
-        case waits.Here():
-            return f"waits: {busy}"
+        case waits.Here(reason):
+            busy = waits_for(judged, facts)
+            at_once = "is built on this machine" + (f": {reason}" if reason else "")
+            return f"waits: {busy}" if busy else at_once
         case waits.NoHope(_, detail):
             return f"fails: {detail}"
