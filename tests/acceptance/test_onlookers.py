@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -29,7 +30,7 @@ def alone(tmp_path: Path) -> Stage:
 def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "hello"
     folder.mkdir()
-    (folder / "busybox").write_bytes(BUSYBOX.read_bytes())
+    shutil.copy(BUSYBOX, folder / "busybox")
     (folder / "Dockerfile").write_text(HELLO + "RUN sleep 4; echo the very last word\n")
     return folder
 
