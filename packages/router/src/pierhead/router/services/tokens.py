@@ -31,7 +31,6 @@ from pierhead.router.ports.store import Ledger, Store
 from pierhead.router.ports.system import Clock, Entropy
 from pierhead.router.services.identity import Identity
 from pierhead.router.services.projects import check_limit, no_project, place_for
-from pierhead.router.services.projects import check_limit, no_project, place_for
 from pierhead.router.services.views import token_view, written
 
 _AFTER: Final = re.compile(r"[0-9]{1,15}\Z")
