@@ -229,7 +229,7 @@ LEAKS = [
         ("column router_builds.secrets_mac",),
     ),
     Leak(  # buildah is given them by its environment, and that by a shell's command line
-        "runner/adapters/buildah.py",
+        "runner/adapters/commands.py",
         "await start_in(entrances, command,",
         "await start_in(entrances, ["
         '"env", *(f"{k}={v.decode()}" for k, v in secrets.items()), '
@@ -237,14 +237,14 @@ LEAKS = [
         ("cmdline of a process", "environ of a process"),
     ),
     Leak(  # they are in a temporary file
-        "runner/adapters/buildah.py",
+        "runner/adapters/commands.py",
         "process.stdin.write(msgspec.json.encode(secrets))",
         "process.stdin.write(msgspec.json.encode(secrets));"
         ' Path(os.environ["TMPDIR"], "given").write_bytes(msgspec.json.encode(secrets))',
         ("tmp/given",),
     ),
     Leak(  # buildah copies them to the disk
-        "runner/adapters/buildah.py",
+        "runner/adapters/attempt.py",
         "            open_shelter(store)\n",
         "            pass\n",
         ("userdata/secrets/npm",),

@@ -53,7 +53,7 @@ def with_bases(attempt: Attempt, bases: OneImage) -> Attempt:
 @pytest.mark.parametrize("isolated", [True, False])
 async def test_a_build_has_its_base_image_by_the_relay(bench: Bench, isolated: bool) -> None:
     if not isolated:
-        bench.backend._lacking = ["namespaces, say"]
+        bench.backend._trial._lacking = ["namespaces, say"]
     bases = OneImage()
     attempt = with_bases(bench.attempt(STEPS), bases)
     built = await attempt.run()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pierhead.runner.adapters import buildah
+from pierhead.runner.adapters import home
 from pierhead.runner.domain.failure import Disk
 from pierhead.runner.ports import Built
 from tests.integration.backend.conftest import Attempt, Bench
@@ -63,7 +63,7 @@ async def test_a_step_cannot_write_into_what_the_next_build_begins_with(bench: B
 async def test_a_disk_without_room_keeps_none(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(buildah, "disk_of", lambda folder: Disk(str(folder), 1, 10**12))
+    monkeypatch.setattr(home, "disk_of", lambda folder: Disk(str(folder), 1, 10**12))
     attempt = bench.attempt("RUN true\n")
     await attempt.run()
     assert (await attempt.stop()).clean

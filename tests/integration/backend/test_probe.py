@@ -45,7 +45,7 @@ def backend(folder: Path) -> BuildahBackend:
 
 @pytest.fixture(autouse=True)
 def without_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pierhead.runner.adapters.buildah._PROBES", 1)
+    monkeypatch.setattr("pierhead.runner.adapters.trial._TRIES", 1)
 
 
 async def found(folder: Path) -> Capabilities:
