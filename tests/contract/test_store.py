@@ -52,6 +52,7 @@ def build(build_id: str, **changes: object) -> StoredBuild:
         "trusted": True,
         "created_at": NOW,
         "queued_since": NOW,
+        "idle_since": NOW,
         **changes,
     }
     return StoredBuild(**values)  # type: ignore[arg-type]

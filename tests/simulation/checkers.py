@@ -76,6 +76,7 @@ class Truth:
     released: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     broken: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # of those
     queued_since: dict[str, datetime] = field(default_factory=dict)
+    idle_since: dict[str, datetime] = field(default_factory=dict)  # by build that waits
     renewed: dict[str, datetime] = field(default_factory=dict)  # by build: its last sign of life
     executions: list[Execution] = field(default_factory=list)
     heard: dict[str, datetime] = field(default_factory=dict)  # when a runner asked last
@@ -139,8 +140,9 @@ class Truth:
                 self._stepped(old, after)
             waits_anew = old is None or old.build.state != "queued"
             if after.build.state == "queued" and waits_anew:
+                self.queued_since[build_id] = self.clock.time
                 # Since the last attempt was heard, nobody is known to have worked on it.
-                self.queued_since[build_id] = self.renewed.get(build_id, self.clock.time)
+                self.idle_since[build_id] = self.renewed.get(build_id, self.clock.time)
             if after.here_reason is not None and (old is None or old.here_reason is None):
                 self._may_be_here(after)
             if after.build.lease is not None:
@@ -281,7 +283,8 @@ class Truth:
             return
         since = self.queued_since.get(stored.id, now)
         silent_since = max(self.heard[name] for name in able)
-        all_silent = now >= max(since, silent_since) + OFFLINE_GRACE
+        idle_since = self.idle_since.get(stored.id, now)
+        all_silent = now >= max(idle_since, silent_since) + OFFLINE_GRACE
         too_long = now >= since + timedelta(seconds=submit.max_queue_wait_seconds)
         assert all_silent or too_long, f"{stored.id} is built here although {able} could"
 

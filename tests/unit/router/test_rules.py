@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pierhead.protocol.lease import Held
+from pierhead.protocol.plan import IfNobody
 from pierhead.protocol.runner import Capabilities
 from pierhead.router.domain.build import Build, Expire, Grant, Lease, LeasePolicy, Requeued, decide
 from pierhead.router.domain.enrollment import Code, spend
@@ -130,7 +131,7 @@ def test_whoever_would_emulate_leaves_a_build_to_one_that_is_native_and_there(
 
 def test_a_build_waits_no_longer_for_a_native_runner_because_another_one_would_emulate() -> None:
     busy = runner("pi", capabilities=NATIVE, free_slots=0)
-    patience = Patience(if_nobody="fail", busy_for=timedelta(seconds=60), since=NOW)
+    patience = Patience(if_nobody="fail", busy_for=timedelta(seconds=60), since=NOW, idle_since=NOW)
 
     judged = judge(FOR_ARM, patience, [EMULATING, busy], now=NOW, policy=WaitingPolicy())
 
@@ -157,6 +158,7 @@ def judged(
         if_nobody=if_nobody,  # type: ignore[arg-type]
         busy_for=timedelta(seconds=300),
         since=NOW - timedelta(seconds=waited),
+        idle_since=NOW - timedelta(seconds=waited),
     )
     return judge(wanted, patience, runners, now=NOW, policy=WaitingPolicy())
 
@@ -292,20 +294,39 @@ def test_runners_that_are_offline_are_waited_for_fifteen_seconds() -> None:
     assert wait(HERE, OFFLINE, waited=15) == Here("one is offline")
 
 
-def test_a_runner_that_lost_a_build_by_silence_was_waited_for_already() -> None:
+def lost_by_silence(if_nobody: IfNobody = "here") -> Patience:
+    """Return the patience with a build whose runner is given up now."""
     policy, granted_at = LeasePolicy(), NOW - LeasePolicy().ttl - LeasePolicy().grace
     leased, _ = decide(Build(id="b_1"), Grant("one", "s_1", "r"), now=granted_at, policy=policy)
     _, effects = decide(leased, Expire(), now=NOW, policy=policy)
-    [requeued] = [effect for effect in effects if isinstance(effect, Requeued)]
-    patience = Patience(if_nobody="here", busy_for=timedelta(seconds=300), since=requeued.since)
+    [idle_since] = [effect.since for effect in effects if isinstance(effect, Requeued)]
+    return Patience(
+        if_nobody=if_nobody, busy_for=timedelta(seconds=300), since=NOW, idle_since=idle_since
+    )
 
-    def judged_with(seen_ago: float) -> Wait | Here | NoHope:
+
+def test_to_build_here_a_runner_that_lost_a_build_by_silence_was_waited_for_already() -> None:
+    def judged_with(seen_ago: float, here: RunnerFacts = HERE) -> Wait | Here | NoHope:
         last = runner("two", online=False, seen_at=NOW - timedelta(seconds=seen_ago))
-        return judge(WANTED, patience, [OFFLINE, last, HERE], now=NOW, policy=WaitingPolicy())
+        runners = [OFFLINE, last, here]
+        return judge(WANTED, lost_by_silence(), runners, now=NOW, policy=WaitingPolicy())
 
+    waits = Wait("one, two is offline", NOW + timedelta(seconds=15))
     assert judged_with(15) == Here("one, two is offline")
-    # Another one that could build it was seen later.
-    assert judged_with(5) == Wait("one, two is offline", NOW + timedelta(seconds=10))
+    assert judged_with(5) == waits  # another one that could build it was seen later
+    for cannot in ({"online": False}, {"refuses_since": NOW, "reason": "full"}):
+        assert judged_with(15, replace(HERE, **cannot)) == waits
+
+
+@pytest.mark.parametrize("if_nobody", ["fail", "here"])
+def test_nothing_is_given_up_before_a_silent_runner_had_time_to_come_back(
+    if_nobody: IfNobody,
+) -> None:
+    patience = lost_by_silence(if_nobody)
+    for seconds, over in ((14, False), (15, True)):
+        now = NOW + timedelta(seconds=seconds)
+        verdict = judge(WANTED, patience, [OFFLINE], now=now, policy=WaitingPolicy())
+        assert isinstance(verdict, NoHope) is over
 
 
 def test_runners_that_are_busy_are_waited_for_as_long_as_the_submitter_says() -> None:

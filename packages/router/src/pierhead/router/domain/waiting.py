@@ -1,7 +1,9 @@
 """How long a build waits for a runner, and what happens then.
 
 Waiting is judged by its cause. Nobody is registered, or all that could were stopped by somebody:
-there is nothing to wait for. They fell silent: a machine that restarts is back within the grace.
+there is nothing to wait for. They fell silent: a machine that restarts is back within the grace,
+and while one that had the build was believed to be at it, it was waited for already; to build here
+needs no more of that, to give up does.
 One has just joined: it finds out what it can do before it says a word. They are busy: the submitter
 said how long that may take. Afterwards the control plane's own machine builds it, if the submitter
 allows.
@@ -44,6 +46,7 @@ class Patience:
     if_nobody: IfNobody
     busy_for: timedelta
     since: datetime
+    idle_since: datetime  # nobody is known to have worked on it since then: `since` or earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,16 @@ class NoHope:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """What is to be expected of other machines; `until` none: nothing."""
+
+    until: datetime | None
+    cause: GiveUpCause
+    why: str
+    here_from: datetime | None = None  # this machine need not wait so long
+
+
 Verdict: TypeAlias = Wait | Here | NoHope
 
 
@@ -92,11 +105,14 @@ def judge(
     if free is not None:
         # It takes the build with its next request, however short the submitter's patience is.
         return Wait(f"{free.name} is free", None)
-    until, cause, why = _patience_with(able, others, patience, policy, now)
+    expected = _patience_with(able, others, patience, policy, now)
+    until, cause, why = expected.until, expected.cause, expected.why
     unknown = sorted(set(wanted.on) - {runner.name for runner in everybody})
     if unknown and not others:
         why = f"there is no runner {' and no '.join(unknown)}"
-    if until is not None and now < until:
+    sooner = expected.here_from is not None and now >= expected.here_from
+    sooner = sooner and patience.if_nobody == "here" and _can_begin(here, wanted, cause)
+    if until is not None and now < until and not sooner:
         endless = patience.if_nobody == "wait"
         return Wait(why, None if endless else until)
     if patience.if_nobody == "wait":
@@ -123,32 +139,40 @@ def _patience_with(
     patience: Patience,
     policy: WaitingPolicy,
     now: datetime,
-) -> tuple[datetime | None, GiveUpCause, str]:
+) -> _Others:
     """Return until when to wait, and what to say when that is over."""
     if not others:
-        return None, "no-runner", "no runner is registered"
+        return _Others(None, "no-runner", "no runner is registered")
     new = [one for one in others if one.capabilities is None and one.joined_at is not None]
     if new and not any(runner.online for runner in able):
         until = max(one.joined_at for one in new if one.joined_at) + policy.joining_grace
         names = ", ".join(runner.name for runner in new)
         if now < until:
-            return until, "no-runner", f"{names} has just joined, and is not at work yet"
+            return _Others(until, "no-runner", f"{names} has just joined, and is not at work yet")
         if not able:
-            return None, "no-runner", f"{names} has joined and was never seen"
+            return _Others(None, "no-runner", f"{names} has joined and was never seen")
     if not able:
         names = ", ".join(runner.name for runner in others)
-        return None, "no-runner", f"no runner can take this build ({names})"
+        return _Others(None, "no-runner", f"no runner can take this build ({names})")
     names = ", ".join(runner.name for runner in able)
     if not any(runner.online for runner in able):
         silent = [runner for runner in able if not runner.stopped]
         if not silent:
-            return None, "no-runner", f"{names} is stopped"
+            return _Others(None, "no-runner", f"{names} is stopped")
         last_seen = [runner.seen_at for runner in silent if runner.seen_at]
-        since = max([patience.since, *last_seen])
-        return since + policy.offline_grace, "no-runner", f"{names} is offline"
+        until = max([patience.since, *last_seen]) + policy.offline_grace
+        here_from = max([patience.idle_since, *last_seen]) + policy.offline_grace
+        return _Others(until, "no-runner", f"{names} is offline", here_from)
     refusing = [f"{one.name}: {one.reason}" for one in able if one.refuses_since is not None]
     why = "; ".join(refusing) if len(refusing) == len(able) else f"{names} is busy"
-    return patience.since + patience.busy_for, "waited-too-long", why
+    return _Others(patience.since + patience.busy_for, "waited-too-long", why)
+
+
+def _can_begin(here: RunnerFacts | None, wanted: Wanted, cause: GiveUpCause) -> bool:
+    """Say whether the control plane's own machine would begin with the build now."""
+    if here is None or not here.online or here.refuses_since is not None:
+        return False
+    return isinstance(_here(here, wanted, "", cause), Here)
 
 
 def _here(here: RunnerFacts | None, wanted: Wanted, reason: str, cause: GiveUpCause) -> Verdict:

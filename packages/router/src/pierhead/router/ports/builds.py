@@ -20,6 +20,7 @@ class StoredBuild:
     trusted: bool
     created_at: datetime
     queued_since: datetime
+    idle_since: datetime | None = None  # its runner fell silent: nobody worked on it since then
     here_reason: str | None = None  # not none: here may take it, and why
     started_at: datetime | None = None  # by its first runner
     granted_at: datetime | None = None  # to the last one

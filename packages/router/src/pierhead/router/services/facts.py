@@ -47,6 +47,7 @@ def patience_of(stored: StoredBuild) -> Patience:
         if_nobody=stored.submit.if_nobody,
         busy_for=timedelta(seconds=stored.submit.max_queue_wait_seconds),
         since=stored.queued_since,
+        idle_since=stored.idle_since or stored.queued_since,
     )
 
 

@@ -151,7 +151,8 @@ class Lifecycle:
             case machine.Requeued(fence, reason, since):
                 self.record(ledger, stored, wire.Requeued(cursor="", attempt=fence, reason=reason))
                 ledger.forget(stored.submit.project, attempt_name(stored.id, fence))
-                return replace(stored, here_reason=None, queued_since=since, log_prefix=0)
+                anew = replace(stored, here_reason=None, queued_since=now, log_prefix=0)
+                return replace(anew, idle_since=since if since < now else None)
             case machine.Silenced(runner, session):
                 _silence(ledger, runner, session, now)
             case machine.Finished(state, cause):

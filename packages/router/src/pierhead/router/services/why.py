@@ -103,7 +103,9 @@ class Reasons:
             peak_bytes=ledger.last_peak(request.project),
         )
         busy_for = timedelta(seconds=request.max_queue_wait_seconds)
-        patience = waits.Patience(if_nobody=request.if_nobody, busy_for=busy_for, since=now)
+        patience = waits.Patience(
+            if_nobody=request.if_nobody, busy_for=busy_for, since=now, idle_since=now
+        )
         judged = waits.judge(wanted, patience, facts, now=now, policy=self.waiting)
         at_once_here = isinstance(judged, waits.Here)
         rejections, eligible = explain(facts, replace(wanted, here_allowed=at_once_here))

@@ -22,6 +22,7 @@ builds = sa.Table(
     sa.Column("trusted", sa.Boolean, nullable=False),
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("queued_since", sa.Float, nullable=False),
+    sa.Column("idle_since", sa.Float),
     sa.Column("here_reason", sa.String),
     sa.Column("started_at", sa.Float),
     sa.Column("granted_at", sa.Float),
