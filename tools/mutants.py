@@ -254,8 +254,14 @@ MUTANTS: Final = [
     Mutant(
         "here does not wait for those who are busy",
         "domain/waiting.py",
-        "return patience.since + patience.busy_for,",
-        "return None,",
+        "return _Others(patience.since + patience.busy_for,",
+        "return _Others(None,",
+    ),
+    Mutant(
+        "runners that fell silent are not waited for",
+        "domain/waiting.py",
+        "here_from = max([patience.idle_since, *last_seen]) + policy.offline_grace",
+        "here_from = patience.idle_since",
     ),
     Mutant(
         "whoever wants to wait is sent here",
@@ -291,10 +297,10 @@ MUTANTS: Final = [
         "a requeue forgets the secrets",
         "services/lifecycle.py",
         "                ledger.forget(stored.submit.project, attempt_name(stored.id, fence))\n"
-        "                return replace(",
+        "                anew = replace(",
         "                ledger.forget(stored.submit.project, attempt_name(stored.id, fence))\n"
         "                ledger.forget_secrets(stored.id)\n"
-        "                return replace(",
+        "                anew = replace(",
     ),
     Mutant(
         "builds with secrets run without isolation",

@@ -43,6 +43,7 @@ BREAKAGES = [
     ("Router: rules", "pierhead.router.domain.errors", "pierhead.router.domain.build"),
     ("Runner: composition", "pierhead.runner.ports", "pierhead.runner.engine"),
     ("Runner: rules", "pierhead.runner.domain.progress", "pierhead.runner.domain.failure"),
+    ("Runner, buildah", "pierhead.runner.adapters.home", "pierhead.runner.adapters.attempt"),
     ("Domains are pure", "pierhead.router.domain.build", "time"),
     ("Domains are pure", "pierhead.router.domain.token", "uuid"),
     ("Domains are pure", "pierhead.protocol.plan", "httpx"),
