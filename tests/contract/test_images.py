@@ -10,7 +10,7 @@ import pytest
 
 from pierhead.protocol.result import Envelope
 from pierhead.router.domain.build import State
-from pierhead.router.ports.images import Manifest
+from pierhead.router.ports.images import Link, Manifest
 from pierhead.router.ports.store import Ledger, Store
 from tests.contract.test_store import NOW, build, open_store
 
@@ -129,22 +129,32 @@ async def test_only_links_that_are_old_and_of_no_manifest_are_forgotten(store: S
 
     before = NOW + timedelta(hours=1)
     await store.write(fill)
-    assert await store.write(lambda ledger: ledger.forget_links(before, 9)) == 1
-    assert await store.write(lambda ledger: ledger.forget_links(before, 9)) == 0
+    idle = await told(store, lambda ledger: list(ledger.idle_links(before, Link(), 9)))
+    assert idle == [Link("api", ONE)]
+    every = [Link(name, digest) for name in ("web", "api") for digest in (ONE, TWO, THREE)]
+    assert await store.write(lambda ledger: ledger.forget_links(before, every)) == 1
+    assert await store.write(lambda ledger: ledger.forget_links(before, every)) == 0
     assert not await told(store, lambda ledger: ledger.has_blob("api", ONE, ""))
     rest = [ONE, TWO, THREE, "sha256:" + "4" * 64]
     assert await told(store, lambda ledger: list(ledger.unlinked(rest))) == rest[3:]
 
 
-async def test_so_many_links_are_forgotten_at_once(store: Store) -> None:
+async def test_links_are_looked_through_piece_by_piece_and_looked_at_again(store: Store) -> None:
     def fill(ledger: Ledger) -> None:
         for digest in (ONE, TWO, THREE):
             ledger.link_blob("web", digest, "", NOW)
 
     before = NOW + timedelta(hours=1)
     await store.write(fill)
-    assert await store.write(lambda ledger: ledger.forget_links(before, 2)) == 2
-    assert await store.write(lambda ledger: ledger.forget_links(before, 2)) == 1
+    first = await told(store, lambda ledger: list(ledger.idle_links(before, Link(), 2)))
+    assert first == [Link("web", ONE), Link("web", TWO)]
+    assert await told(store, lambda ledger: list(ledger.idle_links(before, first[-1], 2))) == [
+        Link("web", THREE)
+    ]
+    # Of one that somebody was told of meanwhile, nothing is forgotten.
+    await store.write(lambda ledger: ledger.link_blob("web", ONE, "", before))
+    assert await store.write(lambda ledger: ledger.forget_links(before, first)) == 1
+    assert await told(store, lambda ledger: ledger.has_blob("web", ONE, ""))
 
 
 async def test_builds_that_ended_are_found_by_their_end_and_deleted_whole(store: Store) -> None:

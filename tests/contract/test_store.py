@@ -17,7 +17,7 @@ from pierhead.router.domain.build import Grant as GrantCommand
 from pierhead.router.domain.credential import Ability, Credential, Terms
 from pierhead.router.domain.enrollment import Code
 from pierhead.router.domain.parent import Child, Parent
-from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.builds import LiveAttempt, StoredBuild
 from pierhead.router.ports.images import Manifest
 from pierhead.router.ports.machines import StoredRunner
 from pierhead.router.ports.projects import StoredEnvironment, StoredProject
@@ -545,3 +545,58 @@ async def test_a_parent_is_kept_with_its_children_and_no_runner_is_shown_it(
         assert again.build == begun
         ended = await store.read(lambda ledger: ledger.ended_before(NOW + timedelta(days=1), 9))
         assert ended == []
+
+
+@KINDS
+async def test_a_long_queue_is_read_piece_by_piece_oldest_first(kind: str, tmp_path: Path) -> None:
+    async with open_store(kind, tmp_path) as store:
+        added = [
+            await store.write(lambda ledger, n=n: ledger.add_build(build(f"b_{n}")))  # type: ignore[misc]
+            for n in range(5)
+        ]
+
+        def pieces(ledger: Ledger) -> list[list[str]]:
+            found, after = [], 0
+            while some := ledger.queued(after, 2):
+                found.append([stored.id for stored in some])
+                after = some[-1].sequence
+            return found
+
+        assert await store.read(pieces) == [["b_0", "b_1"], ["b_2", "b_3"], ["b_4"]]
+        last = added[-1].sequence
+        assert await store.read(lambda ledger: list(ledger.queued(last))) == []
+        assert await store.read(lambda ledger: [b.id for b in ledger.queued()]) == [
+            stored.id for stored in added
+        ]
+
+
+@KINDS
+async def test_builds_that_runners_have_are_found_by_who_has_them_and_until_when(
+    kind: str, tmp_path: Path
+) -> None:
+    policy, later = LeasePolicy(), NOW + timedelta(seconds=5)
+    grants = (("one", "s_1", NOW), ("one", "s_2", later), ("two", "s_3", NOW))
+    async with open_store(kind, tmp_path) as store:
+        await store.write(lambda ledger: ledger.add_build(build("b_waits")))
+        for number, (runner, session, at) in enumerate(grants):
+            grant = GrantCommand(runner, session, f"r{number}")
+            stored = build(f"b_{number}")
+            machine, _ = decide(stored.build, grant, now=at, policy=policy)
+            leased = replace(stored, build=machine, last_runner=runner, last_request=f"r{number}")
+            await store.write(lambda ledger, one=leased: ledger.add_build(one))  # type: ignore[misc]
+
+        async def found(**only: object) -> list[str]:
+            return await store.read(lambda ledger: [b.id for b in ledger.leased(**only)])  # type: ignore[arg-type]
+
+        assert await found() == ["b_0", "b_1", "b_2"]
+        assert await found(runner="one") == ["b_0", "b_1"]
+        assert await found(session="s_2") == ["b_1"]
+        assert await found(session="s_4") == []
+        assert await found(until=NOW + policy.ttl) == ["b_0", "b_2"]
+        assert await found(until=NOW + policy.ttl - timedelta(seconds=1)) == []
+        assert await found(runner="one", until=NOW + policy.ttl) == ["b_0"]
+        assert sorted(await store.read(lambda ledger: list(ledger.live_attempts()))) == [
+            LiveAttempt("web", "b_0", 1, "one"),
+            LiveAttempt("web", "b_1", 1, "one"),
+            LiveAttempt("web", "b_2", 1, "two"),
+        ]

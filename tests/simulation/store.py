@@ -14,11 +14,11 @@ from pierhead.router.domain.build import State
 from pierhead.router.domain.credential import Credential
 from pierhead.router.domain.enrollment import Code
 from pierhead.router.domain.forecast import DURATIONS_MAX
-from pierhead.router.domain.naming import attempt_name, family_of
+from pierhead.router.domain.naming import family_of
 from pierhead.router.domain.parent import Parent
 from pierhead.router.domain.upstream import Image, Login
-from pierhead.router.ports.builds import StoredBuild, StoredEvent
-from pierhead.router.ports.images import Manifest
+from pierhead.router.ports.builds import LiveAttempt, StoredBuild, StoredEvent
+from pierhead.router.ports.images import Link, Manifest
 from pierhead.router.ports.machines import StoredRunner
 from pierhead.router.ports.mirror import Mirrored
 from pierhead.router.ports.projects import Contents, StoredEnvironment, StoredProject
@@ -111,7 +111,8 @@ class MemoryLedger:
         return [max(timedelta(), one) for one in took[:DURATIONS_MAX]]
 
     def add_build(self, stored: StoredBuild) -> StoredBuild:
-        added = replace(stored, sequence=len(self.builds_) + 1)
+        last = max((b.sequence for b in self.builds_.values()), default=0)
+        added = replace(stored, sequence=last + 1)
         self.builds_[stored.id] = added
         return added
 
@@ -151,17 +152,35 @@ class MemoryLedger:
         )
         return tagged or built or self.manifest_of(project, digest) is not None
 
-    def queued(self) -> Sequence[StoredBuild]:
-        return self._for_runners(State.QUEUED)
+    def queued(self, after: int = 0, limit: int = 1000) -> Sequence[StoredBuild]:
+        return [b for b in self._for_runners(State.QUEUED) if b.sequence > after][:limit]
 
     def queue_length(self) -> int:
         return len(self.queued())
 
-    def leased(self) -> Sequence[StoredBuild]:
-        return self._for_runners(State.LEASED)
+    def leased(
+        self,
+        *,
+        runner: str | None = None,
+        session: str | None = None,
+        until: datetime | None = None,
+    ) -> Sequence[StoredBuild]:
+        held = [(b, b.build.lease) for b in self._for_runners(State.LEASED)]
+        return [
+            b
+            for b, lease in held
+            if lease
+            and runner in {None, lease.runner}
+            and session in {None, lease.session}
+            and (until is None or lease.expires_at <= until)
+        ]
 
-    def live_attempts(self) -> Sequence[tuple[str, str]]:
-        return [(b.submit.project, attempt_name(b.id, b.build.fence)) for b in self.leased()]
+    def live_attempts(self) -> Sequence[LiveAttempt]:
+        return [
+            LiveAttempt(b.submit.project, b.id, b.build.fence, b.build.lease.runner)
+            for b in self.leased()
+            if b.build.lease
+        ]
 
     def place(self, sequence: int) -> int:
         return sum(b.sequence <= sequence for b in self.queued())
@@ -414,15 +433,19 @@ class MemoryLedger:
     def has_repository(self, repository: str) -> bool:
         return any((name, pending) == (repository, "") for name, _, pending in self.manifests_)
 
-    def forget_links(self, before: datetime, limit: int) -> int:
+    def idle_links(self, before: datetime, after: Link, limit: int) -> Sequence[Link]:
         old = [
-            name
-            for name, told in self.blobs_.items()
-            if name[2] == "" and told < before and self.manifest_of(name[0], name[1]) is None
+            Link(repository, digest)
+            for (repository, digest, pending), told in self.blobs_.items()
+            if not pending and told < before and self.manifest_of(repository, digest) is None
         ]
-        for name in old[:limit]:
-            del self.blobs_[name]
-        return len(old[:limit])
+        return sorted(link for link in old if link > after)[:limit]
+
+    def forget_links(self, before: datetime, links: Sequence[Link]) -> int:
+        idle = {*self.idle_links(before, Link(), len(self.blobs_))}.intersection(links)
+        for link in idle:
+            del self.blobs_[link.repository, link.digest, ""]
+        return len(idle)
 
     def unlinked(self, digests: Sequence[str]) -> Sequence[str]:
         needed = {name[1] for name in self.blobs_} | {key[3] for key in self.mirrored_blobs_}

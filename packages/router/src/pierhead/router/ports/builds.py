@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pierhead.protocol.plan import Submit
 from pierhead.protocol.result import Envelope
@@ -51,6 +51,15 @@ class StoredEvent:
     log_size: int
     kind: str
     payload: bytes  # the event's JSON, without its cursor
+
+
+class LiveAttempt(NamedTuple):
+    """An attempt that a runner has now, and no more of its build than that."""
+
+    project: str
+    build_id: str
+    fence: int
+    runner: str
 
 
 class Builds(Protocol):
@@ -122,8 +131,11 @@ class Builds(Protocol):
         """Say whether a tag, another manifest or a build names a manifest."""
         ...
 
-    def queued(self) -> Sequence[StoredBuild]:
-        """Return builds that wait for a runner, oldest first: never a parent."""
+    def queued(self, after: int = 0, limit: int = 1000) -> Sequence[StoredBuild]:
+        """Return builds that wait for a runner, oldest first: never a parent.
+
+        `after`: only those of a higher sequence.
+        """
         ...
 
     def queue_length(self) -> int:
@@ -141,12 +153,21 @@ class Builds(Protocol):
         """
         ...
 
-    def leased(self) -> Sequence[StoredBuild]:
-        """Return builds that a runner has: never a parent."""
+    def leased(
+        self,
+        *,
+        runner: str | None = None,
+        session: str | None = None,
+        until: datetime | None = None,
+    ) -> Sequence[StoredBuild]:
+        """Return builds that a runner has, oldest first: never a parent.
+
+        Only those of one runner, or of one session of it, or whose leases end by a time.
+        """
         ...
 
-    def live_attempts(self) -> Sequence[tuple[str, str]]:
-        """Return the attempts that runners have now: each one's project and name."""
+    def live_attempts(self) -> Sequence[LiveAttempt]:
+        """Return the attempts that runners have now, without their builds: quick."""
         ...
 
     def add_event(

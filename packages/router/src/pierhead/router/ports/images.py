@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +16,13 @@ class Manifest:
     body: bytes
     parts: tuple[str, ...] = ()  # digests of what it cannot do without; not read back
     subject: str | None = None  # digest of the manifest that it is about
+
+
+class Link(NamedTuple):
+    """A blob that everybody sees in a repository. The empty one is before all others."""
+
+    repository: str = ""
+    digest: str = ""
 
 
 class Images(Protocol):
@@ -91,8 +98,12 @@ class Images(Protocol):
         """Drop what an attempt pushed and nobody accepted."""
         ...
 
-    def forget_links(self, before: datetime, limit: int) -> int:
-        """Drop links that no manifest of their repository needs and nobody was told of since."""
+    def idle_links(self, before: datetime, after: Link, limit: int) -> Sequence[Link]:
+        """Return links, beyond one, that no manifest needs and nobody was told of since."""
+        ...
+
+    def forget_links(self, before: datetime, links: Sequence[Link]) -> int:
+        """Drop those of the links of which that is still so, and return how many went."""
         ...
 
     def unlinked(self, digests: Sequence[str]) -> Sequence[str]:

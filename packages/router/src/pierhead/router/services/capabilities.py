@@ -25,9 +25,9 @@ class CapabilitiesOf:
 
         def operation(ledger: Ledger) -> ServerCapabilities:
             held: dict[str, list[str]] = {}
-            for stored in ledger.leased():
-                if only in {None, stored.submit.project}:
-                    held.setdefault(stored.last_runner or "", []).append(stored.id)
+            for attempt in ledger.live_attempts():
+                if only in {None, attempt.project}:
+                    held.setdefault(attempt.runner, []).append(attempt.build_id)
             views = [
                 runner_view(facts, tuple(held.get(facts.name, ())))
                 for facts in all_facts(ledger, now)

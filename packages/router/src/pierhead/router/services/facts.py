@@ -1,5 +1,6 @@
 """From what is stored to what the rules look at."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -72,5 +73,5 @@ def facts_of(runner: StoredRunner, busy: int, now: datetime) -> RunnerFacts:
 
 def all_facts(ledger: Ledger, now: datetime) -> Sequence[RunnerFacts]:
     """Return all runners as they stand."""
-    held = [stored.build.lease.runner for stored in ledger.leased() if stored.build.lease]
-    return [facts_of(runner, held.count(runner.name), now) for runner in ledger.runners()]
+    held = Counter(attempt.runner for attempt in ledger.live_attempts())
+    return [facts_of(runner, held[runner.name], now) for runner in ledger.runners()]

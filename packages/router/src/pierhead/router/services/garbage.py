@@ -16,10 +16,11 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 from pierhead.protocol.result import Envelope
-from pierhead.router.domain.naming import is_of_attempt, mark_of, upload_mark
+from pierhead.router.domain.naming import attempt_name, is_of_attempt, mark_of, upload_mark
 from pierhead.router.domain.parent import Parent
 from pierhead.router.domain.retention import Retention, is_over
 from pierhead.router.ports.builds import StoredBuild
+from pierhead.router.ports.images import Link
 from pierhead.router.ports.logs import Logs
 from pierhead.router.ports.store import Ledger, Store
 from pierhead.router.ports.system import Clock
@@ -27,6 +28,7 @@ from pierhead.server.blobs import BlobStore
 
 # A transaction takes so much: others wait for the writer meanwhile.
 AT_ONCE: Final = 50
+ASKED_AT_ONCE: Final = 500  # of what is only read
 Operation: TypeAlias = Callable[[Ledger], int]
 
 
@@ -74,7 +76,7 @@ class Garbage:
             return 0
         # Later than what was found: whoever began one of these was live before this is read.
         live = await self.store.read(lambda ledger: ledger.live_attempts())
-        marks = {upload_mark(*attempt) for attempt in live}
+        marks = {upload_mark(one.project, attempt_name(one.build_id, one.fence)) for one in live}
         over = [one for one in theirs if mark_of(one) not in marks]
         for one in over:
             await self.blobs.discard(one)
@@ -104,8 +106,18 @@ class Garbage:
         return removed
 
     async def _links(self, now: datetime) -> int:
-        before = now - self.retention.grace
-        return await self._until_few(lambda ledger: ledger.forget_links(before, AT_ONCE))
+        """Drop links that nothing needs; looking for them holds up nobody."""
+        before, last, dropped = now - self.retention.grace, Link(), 0
+        while idle := await self._idle_links(before, last):
+            dropped += await self._forget_links(before, idle)
+            last = idle[-1]
+        return dropped
+
+    async def _idle_links(self, before: datetime, last: Link) -> Sequence[Link]:
+        return await self.store.read(lambda ledger: ledger.idle_links(before, last, AT_ONCE))
+
+    async def _forget_links(self, before: datetime, idle: Sequence[Link]) -> int:
+        return await self.store.write(lambda ledger: ledger.forget_links(before, idle))
 
     async def _mirrored(self, now: datetime) -> int:
         """Forget base images that no build used for a while; the next one fetches them again."""
@@ -124,14 +136,18 @@ class Garbage:
         taken = 0
         for shard in await asyncio.to_thread(self.blobs.shards):
             old = iter(await asyncio.to_thread(self.blobs.settled, shard, before))
-            while some := list(islice(old, AT_ONCE)):
+            while some := list(islice(old, ASKED_AT_ONCE)):
                 taken += await self._take(some, before)
         return taken
 
     async def _take(self, digests: Sequence[str], before: float) -> int:
         # Not a link that a transaction under way might still bring back: what is read is committed.
         unlinked = await self.store.read(lambda ledger: ledger.unlinked(digests))
-        return await asyncio.to_thread(self.blobs.take_away, unlinked, before)
+        taken = 0
+        for at in range(0, len(unlinked), AT_ONCE):
+            some = unlinked[at : at + AT_ONCE]
+            taken += await asyncio.to_thread(self.blobs.take_away, some, before)
+        return taken
 
 
 def _forget(ledger: Ledger, stored: StoredBuild) -> None:

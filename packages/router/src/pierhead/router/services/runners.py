@@ -54,6 +54,7 @@ HOLD_MS: Final = 25_000
 HERE: Final = "here"
 # Clients that come back to a server that stops are spread over this much time.
 DRAIN_RETRY_MS: Final = 500
+LOOKED_AT_ONCE: Final = 64  # of the queue: usually the first of them are taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +124,8 @@ class Runners:
             raise NotAllowed("this machine's own runner is not removed", hint=hint)
         held = [
             (stored, stored.build.lease)
-            for stored in ledger.leased()
-            if stored.build.lease and stored.build.lease.runner == name
+            for stored in ledger.leased(runner=name)
+            if stored.build.lease
         ]
         view = runner_view(facts_of(known, len(held), now), tuple(stored.id for stored, _ in held))
         lost = [
@@ -235,10 +236,8 @@ class Runners:
             self.lifecycle.apply(
                 ledger, as_it_is(ledger, stored), _lost(lease, "its runner was restarted"), now
             )
-            for stored in ledger.leased()
-            if (lease := stored.build.lease)
-            and lease.runner == runner.name
-            and lease.session != current.id
+            for stored in ledger.leased(runner=runner.name)
+            if (lease := stored.build.lease) and lease.session != current.id
         ]
         return current, lost
 
@@ -263,8 +262,8 @@ class Runners:
             # What was granted while it went: it never began, so no attempt is counted.
             back = [
                 self.lifecycle.apply(ledger, stored, machine.Release(lease.fence, "draining"), now)
-                for stored in ledger.leased()
-                if (lease := stored.build.lease) and lease.session == session_id
+                for stored in ledger.leased(session=session_id)
+                if (lease := stored.build.lease)
             ]
         return runner_view(facts_of(known, 0, now), ()), back
 
@@ -328,11 +327,7 @@ class Runners:
             refuses_since=(known.refuses_since or arrived) if reason else None,
         )
         ledger.save_runner(known)
-        mine = {
-            stored.id: stored
-            for stored in ledger.leased()
-            if stored.build.lease and stored.build.lease.session == session.id
-        }
+        mine = {stored.id: stored for stored in ledger.leased(session=session.id)}
         leases = [(build_id, stored.build.lease) for build_id, stored in mine.items()]
         compared = sessions.reconcile(
             [(build_id, lease) for build_id, lease in leases if lease],
@@ -373,16 +368,15 @@ class Runners:
         request: Acquire,
         now: datetime,
     ) -> list[StoredBuild]:
-        queue = {stored.id: stored for stored in ledger.queued()}
-        if not queue:
+        if not ledger.queue_length():
             return []
         able = facts.capabilities
         looks_around = facts.here or (able is not None and able.emulated)
         everybody = all_facts(ledger, now) if looks_around else ()
         others = [other for other in everybody if not other.here]
-        chosen = choose_builds(facts, map(wanted_of, queue.values()), others)
         command = machine.Grant(facts.name, session_id, request.request_id)
-        return [self.lifecycle.apply(ledger, queue[build_id], command, now) for build_id in chosen]
+        chosen = _chosen(ledger, facts, others)
+        return [self.lifecycle.apply(ledger, stored, command, now) for stored in chosen]
 
     def _wire_grant(self, stored: StoredBuild) -> Grant:
         lease = stored.build.lease
@@ -401,6 +395,17 @@ class Runners:
             lease_ttl_ms=_ms(policy.ttl),
             renew_in_ms=_ms(policy.renew_every),
         )
+
+
+def _chosen(ledger: Ledger, facts: RunnerFacts, others: Sequence[RunnerFacts]) -> list[StoredBuild]:
+    """Return the builds that a runner gets; no more of the queue is read than has to be."""
+    chosen: list[StoredBuild] = []
+    after, free = 0, facts.free_slots
+    while free and (some := ledger.queued(after, LOOKED_AT_ONCE)):
+        found = set(choose_builds(replace(facts, free_slots=free), map(wanted_of, some), others))
+        chosen += [stored for stored in some if stored.id in found]
+        after, free = some[-1].sequence, free - len(found)
+    return chosen
 
 
 def _taken(name: str) -> RunnerNameTaken:

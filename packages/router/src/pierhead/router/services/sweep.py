@@ -1,7 +1,7 @@
 """What happens because time passed: silent attempts, builds that nobody takes, missed wake-ups."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -17,6 +17,15 @@ from pierhead.router.services.facts import all_facts, patience_of, wanted_of
 from pierhead.router.services.lifecycle import Lifecycle, announce, as_it_is
 
 EVERY_SECONDS: Final = 1.0
+# Of a long queue some are looked at each second, in turn: whoever heartbeats waits meanwhile.
+JUDGED_AT_ONCE: Final = 200
+
+
+@dataclass(slots=True)
+class Turn:
+    """Up to which sequence the queue was looked at."""
+
+    after: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +37,7 @@ class Sweep:
     bells: Bells
     clock: Clock
     waiting: WaitingPolicy
+    turn: Turn = field(default_factory=Turn)
 
     async def once(self) -> None:
         """Expire, decide who waited long enough, and wake whoever can take what waits."""
@@ -40,13 +50,15 @@ class Sweep:
     def _sweep(self, ledger: Ledger, now: datetime) -> Sequence[StoredBuild]:
         ledger.mark_alive(now)
         changed = []
-        for listed in ledger.leased():
+        for listed in ledger.leased(until=now - self.lifecycle.policy.grace):
             stored = as_it_is(ledger, listed)
             after = self.lifecycle.apply(ledger, stored, Expire(), now)
             if after != stored:
                 changed.append(after)
         facts = all_facts(ledger, now)
-        for stored in ledger.queued():
+        waiting = ledger.queued(self.turn.after, JUDGED_AT_ONCE)
+        self.turn.after = waiting[-1].sequence if len(waiting) == JUDGED_AT_ONCE else 0
+        for stored in waiting:
             changed.append(consider_here(self.lifecycle, self.waiting, ledger, stored, facts, now))
         return changed
 
@@ -83,7 +95,7 @@ def extended(
 
 def _quiet(ledger: Ledger) -> bool:
     """Nothing is open: leave the disk alone."""
-    return not ledger.queued() and not ledger.leased()
+    return not ledger.queue_length() and not ledger.live_attempts()
 
 
 def consider_here(

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
@@ -10,7 +9,7 @@ from sqlalchemy.dialects.sqlite import insert
 from pierhead.router.adapters.sql import image_tables as t
 from pierhead.router.adapters.sql.mirror_tables import blobs as mirrored
 from pierhead.router.adapters.sql.statements import upsert
-from pierhead.router.ports.images import Manifest
+from pierhead.router.ports.images import Link, Manifest
 
 
 class SqlImages:
@@ -183,17 +182,16 @@ class SqlImages:
         self._sql.execute(sa.delete(t.blob_links).where(*where))
         self._forget_parts(repository, digests)
 
-    def forget_links(self, before: datetime, limit: int) -> int:
-        """Drop links that no manifest of their repository needs and nobody was told of since."""
-        link, part = t.blob_links.c, t.parts.c
-        needed = sa.exists().where(part.repository == link.repository, part.part == link.digest)
-        old: sa.Select[Any] = (
-            sa.select(sa.literal_column("rowid"))
-            .select_from(t.blob_links)
-            .where(link.pending == "", link.told_at < before.timestamp(), ~needed)
-            .limit(limit)
-        )
-        query = sa.delete(t.blob_links).where(sa.literal_column("rowid").in_(old))
+    def idle_links(self, before: datetime, after: Link, limit: int) -> Sequence[Link]:
+        """Return links, beyond one, that no manifest needs and nobody was told of since."""
+        key = (t.blob_links.c.repository, t.blob_links.c.digest)
+        query = sa.select(*key).where(sa.tuple_(*key) > sa.tuple_(*after), *_idle(before))
+        return [Link._make(row) for row in self._sql.execute(query.order_by(*key).limit(limit))]
+
+    def forget_links(self, before: datetime, links: Sequence[Link]) -> int:
+        """Drop those of the links of which that is still so."""
+        key = (t.blob_links.c.repository, t.blob_links.c.digest)
+        query = sa.delete(t.blob_links).where(sa.tuple_(*key).in_(links), *_idle(before))
         return self._sql.execute(query).rowcount
 
     def unlinked(self, digests: Sequence[str]) -> Sequence[str]:
@@ -212,6 +210,13 @@ class SqlImages:
         for digest in digests:
             gone = (part.repository == repository, part.digest == digest, ~kept)
             self._sql.execute(sa.delete(t.parts).where(*gone))
+
+
+def _idle(before: datetime) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions of a link that no manifest of its repository needs."""
+    link, part = t.blob_links.c, t.parts.c
+    needed = sa.exists().where(part.repository == link.repository, part.part == link.digest)
+    return link.pending == "", link.told_at < before.timestamp(), ~needed
 
 
 def _manifest(row: sa.RowMapping) -> Manifest:

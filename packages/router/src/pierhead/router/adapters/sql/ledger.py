@@ -21,10 +21,10 @@ from pierhead.router.adapters.sql.statements import SELECTOR_LENGTH, selector, u
 from pierhead.router.domain.build import Build, CancelWish, Lease, State
 from pierhead.router.domain.enrollment import Code
 from pierhead.router.domain.forecast import DURATIONS_MAX
-from pierhead.router.domain.naming import attempt_name, family_of
+from pierhead.router.domain.naming import family_of
 from pierhead.router.domain.parent import Child, Parent
 from pierhead.router.domain.session import Session
-from pierhead.router.ports.builds import StoredBuild, StoredEvent
+from pierhead.router.ports.builds import LiveAttempt, StoredBuild, StoredEvent
 from pierhead.router.ports.machines import StoredRunner
 from pierhead.router.ports.store import Ledger
 from pierhead.server.sql import Database
@@ -35,20 +35,22 @@ T = TypeVar("T")
 # Statements of the path from a submit to its runner are made once: building one again costs more
 # than running it.
 _BUILD_BY_ID: Final = sa.select(t.builds).where(t.builds.c.id == sa.bindparam("build_id"))
-_OPEN_BUILDS: Final = {
-    state: sa.select(t.builds)
-    # The state is part of the text, so that the index over open builds fits it.
-    .where(t.builds.c.state == sa.literal_column(f"'{state}'"), t.builds.c.children.is_(None))
-    .order_by(t.builds.c.sequence)
-    .limit(1000)
+# The state is part of the text, so that the index over open builds fits it.
+_IS_QUEUED, _IS_LEASED = (
+    sa.and_(t.builds.c.state == sa.literal_column(f"'{state}'"), t.builds.c.children.is_(None))
     for state in (State.QUEUED, State.LEASED)
-}
-_LIVE_ATTEMPTS: Final = sa.select(t.builds.c.project, t.builds.c.id, t.builds.c.fence).where(
-    t.builds.c.state == sa.literal_column(f"'{State.LEASED}'"), t.builds.c.children.is_(None)
 )
-_QUEUE_LENGTH: Final = sa.select(sa.func.count()).where(
-    t.builds.c.state == sa.literal_column(f"'{State.QUEUED}'"), t.builds.c.children.is_(None)
+_QUEUED: Final = (
+    sa.select(t.builds)
+    .where(_IS_QUEUED, t.builds.c.sequence > sa.bindparam("after"))
+    .order_by(t.builds.c.sequence)
+    .limit(sa.bindparam("at_most"))
 )
+_LEASED: Final = sa.select(t.builds).where(_IS_LEASED).order_by(t.builds.c.sequence)
+_LIVE_ATTEMPTS: Final = sa.select(
+    t.builds.c.project, t.builds.c.id, t.builds.c.fence, t.builds.c.last_runner
+).where(_IS_LEASED)
+_QUEUE_LENGTH: Final = sa.select(sa.func.count()).where(_IS_QUEUED)
 _PLACE: Final = _QUEUE_LENGTH.where(t.builds.c.sequence <= sa.bindparam("of"))
 _RUNNER_BY_HASH: Final = sa.select(t.runners).where(
     selector(t.runners.c.credential_hash) == sa.bindparam("part")
@@ -56,6 +58,7 @@ _RUNNER_BY_HASH: Final = sa.select(t.runners).where(
 _PEAKS_LOOKED_AT: Final = 5
 # Builds that fail one after the other do not make a question after usual times a long one.
 _DURATIONS_LOOKED_AT: Final = 50
+_ALL: Final = 2**31
 _SAVE_BUILD: Final = sa.update(t.builds).where(t.builds.c.id == sa.bindparam("saved_id"))
 _ADD_EVENT: Final = sa.insert(t.events).values(
     build_id=sa.bindparam("of"),
@@ -202,9 +205,10 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
         query = sa.select(t.builds.c.id).where(t.builds.c.project == project, ours)
         return self._sql.execute(query.limit(1)).first() is not None
 
-    def queued(self) -> Sequence[StoredBuild]:
-        """Return builds that wait, oldest first."""
-        return self._open(State.QUEUED)
+    def queued(self, after: int = 0, limit: int = 1000) -> Sequence[StoredBuild]:
+        """Return builds that wait, oldest first, those of a higher sequence."""
+        rows = self._sql.execute(_QUEUED, {"after": after, "at_most": limit})
+        return [_build(row) for row in rows.mappings()]
 
     def queue_length(self) -> int:
         """Return how many builds wait."""
@@ -214,18 +218,26 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
         """Return how many builds wait that came no later than this."""
         return int(self._sql.execute(_PLACE, {"of": sequence}).scalar_one())
 
-    def leased(self) -> Sequence[StoredBuild]:
-        """Return builds that a runner has."""
-        return self._open(State.LEASED)
+    def leased(
+        self,
+        *,
+        runner: str | None = None,
+        session: str | None = None,
+        until: datetime | None = None,
+    ) -> Sequence[StoredBuild]:
+        """Return builds that a runner has: all, or of one runner or session, or that end."""
+        query = _LEASED
+        if runner is not None:
+            query = query.where(t.builds.c.last_runner == runner)
+        if session is not None:
+            query = query.where(t.builds.c.lease_session == session)
+        if until is not None:
+            query = query.where(t.builds.c.lease_expires_at <= until.timestamp())
+        return self._builds(query)
 
-    def live_attempts(self) -> Sequence[tuple[str, str]]:
-        """Return the attempts that runners have now: each one's project and name."""
-        rows = self._sql.execute(_LIVE_ATTEMPTS)
-        return [(row.project, attempt_name(row.id, row.fence)) for row in rows]
-
-    def _open(self, state: State) -> Sequence[StoredBuild]:
-        rows = self._sql.execute(_OPEN_BUILDS[state])
-        return [_build(row) for row in rows.mappings()]
+    def live_attempts(self) -> Sequence[LiveAttempt]:
+        """Return the attempts that runners have now."""
+        return [LiveAttempt._make(row) for row in self._sql.execute(_LIVE_ATTEMPTS)]
 
     def _build_where(self, *conditions: sa.ColumnElement[bool]) -> StoredBuild | None:
         row = self._sql.execute(sa.select(t.builds).where(*conditions)).mappings().first()
@@ -363,7 +375,7 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
         """Forget contexts that were not used since and that no open build needs; return them."""
         needed = {
             (stored.submit.project, stored.submit.context.digest)
-            for stored in (*self.queued(), *self.leased())
+            for stored in (*self.queued(limit=_ALL), *self.leased())
         }
         query = sa.select(t.contexts.c.project, t.contexts.c.digest).where(
             t.contexts.c.used_at < before.timestamp()
