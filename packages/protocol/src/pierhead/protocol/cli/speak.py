@@ -13,6 +13,7 @@ from typing import Final, TextIO
 
 import msgspec
 
+from pierhead.protocol.cli import live
 from pierhead.protocol.errors import Invalid, PierheadError, Unavailable
 from pierhead.protocol.problem import REMEDIES, Problem
 from pierhead.protocol.units import size as size
@@ -54,6 +55,7 @@ class CommandFailed(Exception):
 
 def tell(line: str = "", *, end: str = "\n") -> None:
     """Write a line of the story, or the beginning of one."""
+    live.hide()
     print(one_line(line), end=end, file=sys.stderr, flush=True)
 
 
@@ -65,17 +67,20 @@ def tell_text(text: str) -> None:
 
 def give(line: str) -> None:
     """Write a line of the result."""
+    live.hide()
     print(one_line(line), flush=True)
 
 
 def give_json(document: object) -> None:
     """Write a document of the result, as one line."""
+    live.hide()
     text = msgspec.json.encode(document).decode()
     print(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
 
 
 def tell_log(line: str) -> None:
     """Write a line of a log to the story: with its colours, if a terminal shows them."""
+    live.hide()
     print(shown_line(line, colours=has_colours(sys.stderr)), file=sys.stderr, flush=True)
 
 

@@ -11,6 +11,7 @@ from typing import Final, assert_never
 import msgspec
 
 from pierhead.protocol import build as wire
+from pierhead.protocol.cli import live
 from pierhead.protocol.cli.speak import (
     INTERRUPTED,
     OK,
@@ -36,6 +37,7 @@ AGAIN_SECONDS: Final = 1.0
 EXPLAIN_SECONDS: Final = 2.0
 # While nothing else changes, how long it may take is told again this often.
 REPEAT_SECONDS: Final = 30.0
+SHOW_SECONDS: Final = 0.5
 # A control plane that is restarted is back within seconds; one that is gone is not waited for.
 AWAY_SECONDS: Final = 120.0
 EXTRACT_LINES: Final = 8
@@ -61,6 +63,7 @@ class Story:
         self._parts: dict[str, Story] = {}
         self._line = b""
         self._step: tuple[str, float] | None = None
+        self._said = ""  # by the step that runs, at last
         self._cached = False
         self._began = time.monotonic()  # noqa: TID251 - what people see is real time
         self._runner = ""
@@ -111,6 +114,18 @@ class Story:
                 self._end()
             case _:
                 assert_never(event)
+
+    def now(self, at: float) -> str:
+        """Return what goes on at a time of the monotonic clock, in one line; empty: nothing."""
+        if self._quiet:
+            return ""
+        if self._step is not None:
+            text, began = self._step
+            line = f"{text[:72]:72}  {duration(at - began, whole=True)}"
+            return f"{line}   {self._said}" if self._said else line
+        if self._waits:
+            return f"{'waiting':10}{self._mark}for {duration(at - self._began, whole=True)}"
+        return next(filter(None, (part.now(at) for part in self._parts.values())), "")
 
     def _part(self, platform: str) -> "Story":
         """Return the story of one of several platforms."""
@@ -204,9 +219,11 @@ class Story:
             self._end_step()
             text = f" {self._mark}{found[1] or ''}{found[2]} {found[3]}"
             self._step = (text, time.monotonic())  # noqa: TID251 - what people see is real time
-            self._cached = False
+            self._cached, self._said = False, ""
         elif line.startswith("--> Using cache"):
             self._cached = True
+        else:
+            self._said = shown_line(line, colours=False).strip() or self._said
 
     def _end_step(self) -> None:
         if self._step is None:
@@ -253,6 +270,7 @@ async def follow(
 ) -> int:
     """Tell a build's story to its end, and return the exit code."""
     explaining = asyncio.create_task(story.explain_waiting(client, build_id))
+    showing = asyncio.create_task(_show(story))
     try:
         async for event in events(client, build_id, story.away):
             if as_json:
@@ -265,7 +283,17 @@ async def follow(
                 return story.end(event.build)
     finally:
         explaining.cancel()
+        showing.cancel()
+        live.hide()
     raise AssertionError("the events of a build end with `finished`")
+
+
+async def _show(story: Story) -> None:
+    """Keep a terminal's last line at what goes on."""
+    while live.is_watched():
+        await asyncio.sleep(SHOW_SECONDS)
+        if line := story.now(time.monotonic()):  # noqa: TID251 - what people see is real time
+            live.show(one_line(line))
 
 
 def proof_text(result: Envelope) -> str:

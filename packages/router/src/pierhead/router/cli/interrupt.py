@@ -5,11 +5,16 @@ means cancel at once. SIGTERM is the same as ^C.
 """
 
 import asyncio
+import contextlib
+import os
 import signal
 import sys
-from collections.abc import Awaitable, Coroutine
+import termios
+import tty
+from collections.abc import Awaitable, Coroutine, Iterator
 
 from pierhead.protocol.build import CancelRequest
+from pierhead.protocol.cli import live
 from pierhead.protocol.cli.speak import INTERRUPTED, tell
 from pierhead.protocol.client.client import RouterClient
 
@@ -37,7 +42,7 @@ async def attend(
     """
     interrupts, following = Interrupts(), asyncio.create_task(story)
     await first(following, interrupts.next())
-    if not following.done() and may_detach and sys.stdin.isatty() and sys.stderr.isatty():
+    if not following.done() and may_detach and _can_ask():
         if await _wants_detach(build_id, following, interrupts):
             following.cancel()
             tell(f"detached. later: pierhead builds watch {build_id}")
@@ -72,19 +77,43 @@ async def _wants_detach(
 ) -> bool:
     """Ask what people mean by ^C, until they answer, interrupt again, or the build ends."""
     question = f"\n^C  cancel {build_id}?  [c]ancel  [d]etach  (again ^C = cancel) "
-    loop = asyncio.get_running_loop()
-    while True:
-        print(question, end="", file=sys.stderr, flush=True)
-        typed = asyncio.Event()
-        loop.add_reader(sys.stdin.fileno(), typed.set)  # a thread that reads could not be stopped
-        try:
-            await first(following, interrupts.next(), typed.wait())
-        finally:
-            loop.remove_reader(sys.stdin.fileno())
-        line = sys.stdin.readline() if typed.is_set() else ""
-        answer = line.strip().lower()[:1]
-        if answer in {"c", "d"} or not line:  # no line: interrupted, over, or nobody is there
-            return answer == "d"
+    with live.held(), _single_keys():
+        while True:
+            print(question, end="", file=sys.stderr, flush=True)
+            key = await _key(following, interrupts)
+            if key in {b"c", b"d"} or not key:
+                print(key.decode(), file=sys.stderr, flush=True)
+                return key == b"d"
+
+
+async def _key(following: "asyncio.Task[int]", interrupts: Interrupts) -> bytes:
+    """Return the key that is pressed; none: interrupted, over, or nobody is there any more."""
+    loop, stdin, pressed = asyncio.get_running_loop(), sys.stdin.fileno(), asyncio.Event()
+    loop.add_reader(stdin, pressed.set)  # a thread that reads could not be stopped
+    try:
+        await first(following, interrupts.next(), pressed.wait())
+    finally:
+        loop.remove_reader(stdin)
+    return os.read(stdin, 1).lower() if pressed.is_set() else b""
+
+
+@contextlib.contextmanager
+def _single_keys() -> Iterator[None]:
+    """Have the terminal hand over each key as it is pressed; ^C stays an interrupt."""
+    stdin = sys.stdin.fileno()
+    before = termios.tcgetattr(stdin)
+    tty.setcbreak(stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(stdin, termios.TCSADRAIN, before)
+
+
+def _can_ask() -> bool:
+    """Say whether somebody sits there: a job in the background may not touch its terminal."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
 
 
 async def first(*awaited: Awaitable[object]) -> None:

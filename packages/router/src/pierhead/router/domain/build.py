@@ -311,7 +311,7 @@ def _cancel(build: Build, wish: CancelWish, now: datetime, policy: LeasePolicy) 
     if build.state is State.CANCELLED or build.cancel is not None:
         return build, []
     if build.state in FINAL:
-        raise BuildFinished(f"{build.id} has {build.state} already", state=build.state.value)
+        raise already_over(build.id, build.state)
     wished = replace(build, cancel=wish)
     if build.lease is None:
         return _finish(wished, State.CANCELLED, now)
@@ -347,6 +347,12 @@ def _requeue(
         return _finish(build, State.FAILED, now, cause="runners-lost")
     waiting = replace(build, state=State.QUEUED, lease=None, phase=None)
     return waiting, [Requeued(build.fence, reason, since or now)]
+
+
+def already_over(build_id: str, state: State) -> BuildFinished:
+    """Return why a build cannot be cancelled any more."""
+    hint = f"nothing is left to cancel; how it ended: pierhead builds show {build_id}"
+    return BuildFinished(f"{build_id} has {state} already", hint=hint, state=state.value)
 
 
 def _renewed(lease: Lease, until: datetime) -> Lease:

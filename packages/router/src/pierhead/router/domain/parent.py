@@ -13,8 +13,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, TypeAlias
 
-from pierhead.router.domain.build import FINAL, Build, Cancel, CancelWish, Finished, State
-from pierhead.router.domain.errors import BuildFinished
+from pierhead.router.domain.build import (
+    FINAL,
+    Build,
+    Cancel,
+    CancelWish,
+    Finished,
+    State,
+    already_over,
+)
 
 # Once a child began, the parent has begun, even if that child waits again.
 TRANSITIONS: dict[State, frozenset[State]] = {
@@ -95,7 +102,7 @@ def decide(parent: Parent, command: Command, *, now: datetime) -> Decision:
     if parent.state is State.CANCELLED or parent.cancel is not None:
         return parent, []
     if parent.state in FINAL:
-        raise BuildFinished(f"{parent.id} has {parent.state} already", state=parent.state.value)
+        raise already_over(parent.id, parent.state)
     wish = CancelWish(by=command.by, reason=command.reason)
     return replace(parent, cancel=wish), _ends(parent, wish)
 

@@ -308,7 +308,8 @@ def visible(ledger: Ledger, principal: Principal, build_id: str) -> StoredBuild:
     candidates = ledger.builds_with_prefix(build_id, project, environment)
     if len(candidates) > 1:
         names = ", ".join(stored.id for stored in candidates)
-        raise InvalidRequest(f"{build_id} fits more than one build: {names}")
+        hint = "type more of the id"
+        raise InvalidRequest(f"{build_id} fits more than one build: {names}", hint=hint)
     if not candidates:
         raise NotFound(f"there is no build {build_id}", hint="list them: pierhead builds ls")
     return candidates[0]

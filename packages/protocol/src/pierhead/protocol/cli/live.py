@@ -1,0 +1,61 @@
+"""The last line of a terminal, which is written anew while something goes on.
+
+It stands below the story and is gone before the story's next line, so a terminal ends up with the
+same lines as a file does. Where nobody looks on, there is none.
+"""
+
+import contextlib
+import os
+import sys
+import unicodedata
+from collections.abc import Iterator
+from typing import Final
+
+_AGAIN: Final = "\r\x1b[K"  # to the line's beginning, and clear it (ECMA-48, EL)
+
+_shown = ""
+_held = False
+
+
+def is_watched() -> bool:
+    """Say whether the story is written to a terminal that can write a line anew."""
+    return sys.stderr.isatty() and os.environ.get("TERM") not in {None, "", "dumb"}
+
+
+def show(line: str) -> None:
+    """Write the last line anew. `line` has no control characters."""
+    global _shown
+    if _held or not is_watched():
+        return
+    _shown = clipped(line, os.get_terminal_size(sys.stderr.fileno()).columns - 1)
+    print(f"{_AGAIN}{_shown}", end="", file=sys.stderr, flush=True)
+
+
+def hide() -> None:
+    """Clear the last line, if there is one."""
+    global _shown
+    if _shown:
+        print(_AGAIN, end="", file=sys.stderr, flush=True)
+        _shown = ""
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Let the last line to somebody else, who asks a question there."""
+    global _held
+    hide()
+    _held = True
+    try:
+        yield
+    finally:
+        _held = False
+
+
+def clipped(line: str, columns: int) -> str:
+    """Return as much of a line as fits into one row: one that wraps could not be cleared."""
+    taken = 0
+    for index, character in enumerate(line):
+        taken += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        if taken > columns:
+            return line[:index]
+    return line
