@@ -87,7 +87,8 @@ class Terminal:
     def __init__(self, machine: Machine, *words: str) -> None:
         self.pid, self.descriptor = pty.fork()
         if self.pid == 0:
-            os.execve(PIERHEAD, [str(PIERHEAD), *words], machine.environment)
+            environment = {**machine.environment, "TERM": "xterm"}
+            os.execve(PIERHEAD, [str(PIERHEAD), *words], environment)
         self.seen = b""
 
     def until(self, pattern: bytes) -> bytes:
@@ -210,13 +211,26 @@ def test_two_interrupts_on_a_terminal_cancel(machine: Machine) -> None:
     assert b"cancelled" in terminal.seen
 
 
+def test_a_terminal_shows_the_step_that_runs_and_for_how_long(machine: Machine) -> None:
+    terminal = Terminal(machine, "build", "--no-cache", str(machine.context(SLOW)))
+    terminal.until(rb"\r\x1b\[K 4/4 RUN [^\r\n]* 1 s")
+    terminal.until(rb"\r\x1b\[K 4/4 RUN [^\r\n]* 3 s")
+    terminal.type(b"\x03")
+    terminal.until(rb"\[d\]etach")
+    terminal.type(b"c")
+
+    assert terminal.end() == 130
+
+
 def test_a_build_goes_on_after_detach_on_a_terminal(machine: Machine) -> None:
     terminal = Terminal(machine, "build", "--no-cache", str(machine.context(SLOW)))
     terminal.until(rb"where ")
     terminal.type(b"\x03")
     build_id = terminal.until(rb"b_[a-z0-9]+").decode()
     terminal.until(rb"\[d\]etach")
-    terminal.type(b"d\n")
+    terminal.type(b"x")
+    terminal.until(rb"(?s)\[d\]etach.*\[d\]etach")
+    terminal.type(b"d")
 
     assert terminal.end() == 130
     shown = machine.type("builds", "show", build_id).stdout

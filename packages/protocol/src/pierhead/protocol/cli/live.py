@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 _AGAIN: Final = "\r\x1b[K"  # to the line's beginning, and clear it (ECMA-48, EL)
+_USUAL_COLUMNS: Final = 80  # of a terminal that does not know how wide it is
 
 _shown = ""
 _held = False
@@ -27,7 +28,8 @@ def show(line: str) -> None:
     global _shown
     if _held or not is_watched():
         return
-    _shown = clipped(line, os.get_terminal_size(sys.stderr.fileno()).columns - 1)
+    columns = os.get_terminal_size(sys.stderr.fileno()).columns or _USUAL_COLUMNS
+    _shown = clipped(line, columns - 1)
     print(f"{_AGAIN}{_shown}", end="", file=sys.stderr, flush=True)
 
 
