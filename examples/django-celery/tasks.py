@@ -53,7 +53,7 @@ def deploy(self: Any, deployment_id: int) -> None:
                 request_for(deployment_id, d), on_event=lambda event: record(deployment_id, event)
             )
     except BuildFailedError as error:
-        lines = "\n".join(error.failure.extract)
+        lines = "\n".join([str(error), *error.failure.extract])
         deployments.change(deployment_id, status="failed", error=lines, hint=error.hint)
         return
     except BuildError as error:

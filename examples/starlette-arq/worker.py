@@ -70,7 +70,7 @@ async def deploy(ctx: dict[str, Any], deployment_id: str) -> None:
     try:
         image = await builder.build(request_for(d), on_event=record)
     except BuildFailedError as error:
-        return fail(d, error.failure.extract, error.hint)
+        return fail(d, (str(error), *error.failure.extract), error.hint)
     except BuildError as error:
         if error.retryable:
             d.status = f"trying again: {error}"

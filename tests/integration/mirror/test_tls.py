@@ -65,6 +65,16 @@ async def test_a_certificate_for_another_name_or_of_another_authority_is_not_bel
         assert strange.seen == []
 
 
+async def test_who_forgot_that_a_registry_speaks_plain_http_is_told_how_to_say_it(
+    tmp_path: Path,
+) -> None:
+    async with strange_registry() as strange:
+        upstreams = HttpUpstreams(may_ask=lambda _: True)
+        with pytest.raises(UpstreamSilent, match="does not speak TLS") as refused:
+            await fetched(upstreams, upstream(strange, None))
+    assert "--plain-http" in (refused.value.hint or "")
+
+
 async def test_a_name_that_leads_into_a_private_network_is_not_followed(tmp_path: Path) -> None:
     file, ca = certified(tmp_path, "localhost")
     async with strange_registry(file) as strange:

@@ -1,7 +1,7 @@
 """What `build()` raises, by what the caller can do about it.
 
 BuildError                 .build_id .hint .retryable
-├─ BuildFailedError        the user's Dockerfile: show `failure.extract`
+├─ BuildFailedError        the user's Dockerfile: show its text and `failure.extract`
 ├─ BuildCancelledError     somebody, or a newer build, ended it
 ├─ NoRunnerError           nobody could, or all runners were lost            retryable
 ├─ RefusedError            not allowed, too large, key reused: ask differently
@@ -31,7 +31,7 @@ class BuildError(Exception):
 
 
 class BuildFailedError(BuildError):
-    """The build itself failed: show `failure.extract`."""
+    """The build itself failed: show the text, `failure.extract` and `hint`."""
 
     def __init__(self, failure: Failed, *, build_id: BuildId) -> None:
         super().__init__(failure.message or failure.cause, build_id=build_id, hint=failure.hint)

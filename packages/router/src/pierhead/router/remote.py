@@ -19,6 +19,7 @@ from pierhead.protocol import errors as wire_errors
 from pierhead.protocol.build import FINAL_STATES, BuildView, CancelRequest
 from pierhead.protocol.client.address import INSECURE_HTTP
 from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.client.failure import distrusted
 from pierhead.protocol.client.http import Transport
 from pierhead.protocol.client.pack import pack
 from pierhead.protocol.client.retry import patiently
@@ -86,7 +87,7 @@ class RouterExecutor:
 
     @classmethod
     def from_env(cls, *, patience: timedelta = PATIENCE) -> Self:
-        """Take `PIERHEAD_URL` and `PIERHEAD_TOKEN`.
+        """Take `PIERHEAD_URL` and `PIERHEAD_TOKEN`, and `PIERHEAD_CA` where there is one.
 
         Raises:
             RefusedError: one of them is not set.
@@ -94,7 +95,8 @@ class RouterExecutor:
         missing = [name for name in ("PIERHEAD_URL", "PIERHEAD_TOKEN") if not os.environ.get(name)]
         if missing:
             hint = "export what `pierhead up` printed, or name them: RouterExecutor(url, token=...)"
-            raise RefusedError(f"{' and '.join(missing)} is not set", hint=hint)
+            are = "are" if len(missing) > 1 else "is"
+            raise RefusedError(f"{' and '.join(missing)} {are} not set", hint=hint)
         insecure = os.environ.get(INSECURE_HTTP) == "1"
         token = os.environ["PIERHEAD_TOKEN"]
         return cls(
@@ -351,6 +353,9 @@ def _translated(build_id: BuildId | None) -> Iterator[None]:
 def _translation(error: wire_errors.PierheadError, build_id: BuildId | None) -> BuildError:
     text, hint = str(error), error.problem.hint
     match error:
+        case wire_errors.Unavailable() if distrusted(error) is not None:
+            hint = "PIERHEAD_CA names a file with the authority to trust; or RouterExecutor(ca=...)"
+            return IntegrityError(text, build_id=build_id, hint=hint)
         case wire_errors.Unavailable():
             wait = error.problem.retry_after_ms
             after = timedelta(milliseconds=wait) if wait is not None else None

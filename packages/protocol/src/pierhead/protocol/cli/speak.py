@@ -203,8 +203,9 @@ class Progress:
         self._quiet = quiet
         self._began = self._told = time.monotonic()  # noqa: TID251 - what people see is real time
 
-    def at(self, done: int) -> None:
-        """Note how much of it is done."""
+    def at(self, done: int, total: int | None = None) -> None:
+        """Note how much of it is done; `total`: it turned out to be another one."""
+        self._total = self._total if total is None else total
         now = time.monotonic()  # noqa: TID251
         if self._quiet or now - self._told < _PROGRESS_SECONDS or not 0 < done < self._total:
             return

@@ -15,6 +15,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from pierhead.protocol.client.failure import distrusted
 from pierhead.protocol.errors import Unavailable
 
 T = TypeVar("T")
@@ -25,13 +26,14 @@ WINDOW_SECONDS_MAX: Final = 8.0
 def retrying(seconds: float, *, through_full_disk: bool = True) -> AsyncRetrying:
     """Retry what is `Unavailable` until `seconds` have passed, then let the error out.
 
+    Whoever shows a certificate that is not to be trusted is not asked again: that does not heal.
     `through_full_disk`: also when the other side's disk is full, which people should hear at once.
     """
 
     def again(error: BaseException) -> bool:
-        return isinstance(error, Unavailable) and (
-            through_full_disk or error.problem.slug != "storage-full"
-        )
+        if not isinstance(error, Unavailable) or distrusted(error) is not None:
+            return False
+        return through_full_disk or error.problem.slug != "storage-full"
 
     return AsyncRetrying(
         retry=retry_if_exception(again),

@@ -387,7 +387,12 @@ def _unreachable(upstream: Upstream, error: httpx.HTTPError) -> UpstreamSilent:
         detail = f"the certificate of {upstream.host} is not to be trusted: {reason}"
         hint = f"if it has an authority of its own: pierhead registries add {upstream.host} "
         return UpstreamSilent(detail, hint=hint + "--ca-file FILE")
-    return _away(upstream, str(error) or type(error).__name__)
+    why = str(error) or type(error).__name__
+    if "WRONG_VERSION_NUMBER" in why:  # OpenSSL's word for an answer that is not TLS
+        detail = f"{upstream.host} does not speak TLS"
+        hint = f"in a network you trust: pierhead registries add {upstream.host} --plain-http"
+        return UpstreamSilent(detail, hint=hint)
+    return _away(upstream, why)
 
 
 def _away(upstream: Upstream, why: str) -> UpstreamSilent:

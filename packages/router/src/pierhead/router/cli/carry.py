@@ -43,7 +43,7 @@ async def _build(asked: Asked, packed: Packed, url: str | None) -> int:
     found = find_place(url)
     async with control_plane(found, stays=asked.detach) as place, place.client() as client:
         progress = Progress("upload", packed.size_bytes, quiet=asked.quiet)
-        sent = await upload(client, asked.project, packed, lambda done, _: progress.at(done))
+        sent = await upload(client, asked.project, packed, progress.at)
         if sent.sent_bytes and not asked.quiet:
             changed = f"{sent.files} of {packed.files} files changed"
             tell(f"upload    {changed}, {sent_text(sent.sent_bytes, packed.size_bytes)}")
