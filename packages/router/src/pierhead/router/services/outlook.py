@@ -1,7 +1,7 @@
 """How it looks for builds that wait: their place, when they may begin, what they wait for.
 
-Nobody has to see the queue for that but who asks, and a submit never does. The queue is played
-ahead for everybody at once and at most once a second, however many look on.
+Only who asks has the queue looked at, and a submit never does. It is played ahead for everybody at
+once, and the longer it is, the longer that is good, however many look on or come.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,10 @@ from pierhead.router.ports.builds import StoredBuild
 from pierhead.router.ports.store import Ledger
 from pierhead.router.services.facts import all_facts, patience_of, wanted_of
 
+# So long an answer is good, and longer by this for each build that waits: a thirtieth of that is
+# what it took to foresee one.
 AGAIN: Final = timedelta(seconds=1)
+AGAIN_EACH: Final = timedelta(milliseconds=5)
 # Each project is a question of its own to the database; the rest take what builds take on average.
 PROJECTS_LOOKED_AT: Final = 50
 
@@ -79,11 +82,13 @@ class Outlooks:
     def _begin(
         self, ledger: Ledger, build_id: str, facts: Sequence[RunnerFacts], now: datetime
     ) -> timedelta | None:
-        """Return when a build begins, as of no more than a moment ago."""
-        fresh = self._played_at is not None and abs(now - self._played_at) < AGAIN
-        # It came since; or, when nothing is younger, it is so far behind that nobody foresees it.
-        unseen = build_id not in self._begins and self._played_at != now
-        if unseen or not fresh:
+        """Return when a build begins, as of no more than a moment ago.
+
+        One that came since is a reason to look again, if the last time was cheap.
+        """
+        pause = AGAIN_EACH * (len(self._begins) + 1)
+        good_for = pause if build_id not in self._begins else pause + AGAIN
+        if self._played_at is None or not timedelta() <= now - self._played_at < good_for:
             self._begins, self._played_at = _played(ledger, facts, now), now
         return self._begins.get(build_id)
 
