@@ -1,5 +1,6 @@
 """How often the queue is played ahead: seldom, whoever looks on, and soon for who has just come."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -20,8 +21,8 @@ class Counting(MemoryLedger):
 
     read: list[int] = field(default_factory=list)
 
-    def queued(self) -> list[StoredBuild]:
-        found = list(super().queued())
+    def queued(self, after: int = 0, limit: int = 1000) -> Sequence[StoredBuild]:
+        found = super().queued(after, limit)
         self.read.append(len(found))
         return found
 
