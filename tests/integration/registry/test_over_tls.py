@@ -33,7 +33,7 @@ class Three:
         return httpx.AsyncClient(
             base_url=self.stage.secure_url,
             headers={"Authorization": f"Bearer {self.stage.token}"},
-            limits=httpx.Limits(max_connections=1),
+            limits=httpx.Limits(max_connections=1, keepalive_expiry=60),
             verify=ssl.create_default_context(cafile=str(self.stage.ca)),
             timeout=60,
         )
