@@ -127,7 +127,8 @@ async def test_what_is_removed_below_a_runners_folder_is_made_again(tmp_path: Pa
     assert "Traceback" not in (on.folder / "one.log").read_text()
 
 
-async def test_a_build_whose_folder_is_removed_is_built_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["work", "slot-0"])
+async def test_a_build_whose_folder_is_removed_is_built_again(tmp_path: Path, folder: str) -> None:
     async with stage(tmp_path) as on:
         await on.join("one")
         async with on.client() as owner:
@@ -138,7 +139,7 @@ async def test_a_build_whose_folder_is_removed_is_built_again(tmp_path: Path) ->
                 return b"begun" in await owner.log(view.id)
 
             await eventually(begun, within=30)
-            await asyncio.to_thread(remove_tree, on.folder / "one" / "work")
+            await asyncio.to_thread(remove_tree, on.folder / "one" / folder)
             ended = await finished(owner, view.id, within=120)
 
     assert (ended.state, ended.runner, ended.attempts) == ("succeeded", "one", 1), ended

@@ -21,7 +21,7 @@ from pierhead.runner.adapters import network as networks
 from pierhead.runner.adapters.cgroup import Cgroup
 from pierhead.runner.adapters.commands import Commands, watching
 from pierhead.runner.adapters.entropy import new_id
-from pierhead.runner.adapters.home import Home, mounts_below
+from pierhead.runner.adapters.home import Home, is_whole, mounts_below
 from pierhead.runner.adapters.isolation import Room
 from pierhead.runner.adapters.layout import read_layout
 from pierhead.runner.adapters.relay import Relay
@@ -203,7 +203,7 @@ def _broken(
     Raises:
         BuilderLostError: that is no fault of the build.
     """
-    if not (order.context.is_dir() and Path(store.root).is_dir()):
+    if not (order.context.is_dir() and is_whole(store, begun=ending.progress.steps > 1)):
         raise BuilderLostError("the runner's folder was removed under the build")
     known = replace(
         ending,

@@ -102,6 +102,15 @@ async def _used_bytes(folder: Path) -> int:
     return int(size) if size.isdigit() else 0
 
 
+def is_whole(store: Store, *, begun: bool) -> bool:
+    """Say whether a store is there; `begun`: a step was, so there was a container for it, too.
+
+    Its root is mounted while buildah works, so whoever removes the store leaves that, empty.
+    """
+    listed = Path(store.containers, "containers.json").is_file()
+    return Path(store.root).is_dir() and (not begun or (_has_content(store) and listed))
+
+
 def _has_content(store: Store) -> bool:
     return Path(store.root, "overlay").exists()
 
