@@ -240,7 +240,8 @@ LEAKS = [
         "runner/adapters/commands.py",
         "process.stdin.write(msgspec.json.encode(secrets))",
         "process.stdin.write(msgspec.json.encode(secrets));"
-        ' Path(os.environ["TMPDIR"], "given").write_bytes(msgspec.json.encode(secrets))',
+        ' import os; open(os.environ["TMPDIR"] + "/given", "wb").write('
+        "msgspec.json.encode(secrets))",
         ("tmp/given",),
     ),
     Leak(  # buildah copies them to the disk
