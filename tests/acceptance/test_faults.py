@@ -149,6 +149,28 @@ async def test_a_killed_router_comes_back_and_the_build_goes_on(tmp_path: Path) 
     assert [f"line {n}".encode() in log for n in (1, 20, 40)] == [True] * 3
 
 
+async def test_a_build_stands_still_while_the_router_is_away_for_longer_than_its_lease(
+    tmp_path: Path,
+) -> None:
+    slow = SLOW.replace("300", "3").replace("seq 600", "seq 40")
+    async with stage(tmp_path, time_scale=SCALE) as on:
+        await on.join("one")
+        async with on.client() as owner:
+            view = await submit(owner, hello(slow), key="slow", plan=UNCACHED)
+            await _reaches(owner, view.id, "line 1")
+
+            await on.plane.kill()
+            await asyncio.sleep(4)  # twice the lease
+            assert "lease.frozen" in on.logs()
+            await on.start_plane()
+
+            ended = await finished(owner, view.id)
+            log = await owner.log(view.id)
+    assert (ended.state, ended.attempts, ended.log_complete) == ("succeeded", 1, True)
+    assert [log.count(f"line {n}\n".encode()) for n in (1, 20, 40)] == [1, 1, 1]
+    assert "lease.thawed" in on.logs()
+
+
 async def test_a_killed_keeper_is_replaced_and_the_build_keeps_its_lease(tmp_path: Path) -> None:
     slow = SLOW.replace("seq 600", "seq 60").replace("setsid sleep 300 &", "")
     async with stage(tmp_path, time_scale=0.2) as on:

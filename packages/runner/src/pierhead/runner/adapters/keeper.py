@@ -123,6 +123,7 @@ class KeeperProcess:
         async for line in process.stdout:
             news = json.loads(line)
             held = self._held.get(news["build"])
+            log.info(f"lease.{news['event']}", build=news["build"], reason=news["reason"])
             if held is not None and news["event"] == "lost":
                 held.lost(news["reason"])
             elif held is not None and news["event"] == "cancel":

@@ -2,7 +2,10 @@
 
 The runner hashes, packs and uploads; a heartbeat in the same process would starve with it. So it
 lives here, and so does the last resort: when the runner is gone (this process's input ends, however
-it came to that), or a lease was not renewed in time, everything that a build started is killed.
+it came to that), or a lease is somebody else's, everything that a build started is killed.
+
+A lease that is not renewed in time may be somebody else's by now, or the router may be away and
+nobody's. So the steps are frozen until it answers: nothing is built twice, and nothing is lost.
 
 Runs as a script: `python -I -S keeper.py`. Orders come as JSON lines on the input, so that no
 token is ever in a command line or an environment; news goes out as JSON lines.
@@ -28,6 +31,11 @@ MARGIN_SECONDS = 3.0
 # The runner says something each 5 s; one that is silent for so long hangs: it must keep no lease.
 RUNNER_SILENT_SECONDS = 45.0
 CALL_SECONDS = 5.0
+# A router that is away for longer is not waited for.
+AWAY_SECONDS_MAX = 600.0
+# What to write into which file of a cgroup, on v1 and on v2.
+FREEZING = {"freezer.state": "FROZEN", "cgroup.freeze": "1"}
+THAWING = {"freezer.state": "THAWED", "cgroup.freeze": "0"}
 
 
 def now() -> float:
@@ -45,14 +53,28 @@ class Group:
 
     def kill(self) -> None:
         """End all of it; what is gone, and what only has its number, is left alone."""
-        if self.began is not None and began(self.pid) == self.began:
+        if self.is_alive():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
+        self.thaw()
         for folder in self.cgroups:
-            thaw(folder)
             for pid in members(folder):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+    def is_alive(self) -> bool:
+        """Say whether its first process runs."""
+        return self.began is not None and began(self.pid) == self.began
+
+    def freeze(self) -> bool:
+        """Let nothing of its steps run until it is thawed; no: this machine cannot do that."""
+        return any(write(folder, FREEZING) for folder in self.cgroups) or not self.is_alive()
+
+    def thaw(self) -> None:
+        """Let all of it run; what a step has frozen, too: until then nothing ends it."""
+        for folder in self.cgroups:
+            for path, _, _ in os.walk(folder):
+                write(path, THAWING)
 
 
 def began(pid: int) -> str | None:
@@ -64,13 +86,15 @@ def began(pid: int) -> str | None:
         return None
 
 
-def thaw(folder: str) -> None:
-    """Let go on what a step has frozen: until then nothing ends it. v1, then v2."""
-    for path, _, files in os.walk(folder):
-        for name, word in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
-            if name in files:
-                with contextlib.suppress(OSError), open(os.path.join(path, name), "w") as state:
-                    state.write(word)
+def write(folder: str, words: dict[str, str]) -> bool:
+    """Write words into those files of a cgroup that it has, and say whether it has one."""
+    found = False
+    for name, word in words.items():
+        # Not created: on v1 only one hierarchy has it.
+        with contextlib.suppress(OSError), open(os.path.join(folder, name), "r+") as state:
+            state.write(word)
+            found = True
+    return found
 
 
 def members(folder: str) -> list[int]:
@@ -103,6 +127,7 @@ class Hold(threading.Thread):
         self.sent = now() - self.renew
         self.connection: http.client.HTTPConnection | None = None
         self.cancelled = False
+        self.frozen = False
 
     def run(self) -> None:
         """Renew until dropped or lost."""
@@ -112,7 +137,7 @@ class Hold(threading.Thread):
         while not self.ended.wait(max(0.0, min(wait, self.left()))):
             if self.keeper.runner_is_silent():
                 return self.lose("the runner does not answer its own helper")
-            if self.left() <= 0:
+            if self.left() <= 0 and (self.frozen or not self.freeze()):
                 return self.lose("no heartbeat got through in time")
             began_call = now()
             try:
@@ -125,14 +150,37 @@ class Hold(threading.Thread):
             wait = self.renew if status == 200 else min(1.0, self.renew)
             if status == 200:
                 self.sent = began_call
+                self.thaw()
                 self.hear(body)
         return self.close()
 
     def left(self) -> float:
-        """Return how many seconds there are until the build has to be ended."""
-        margin = min(MARGIN_SECONDS, self.ttl / 4)
-        seconds: float = self.sent + self.ttl - margin - now()
+        """Return how many seconds there are until the build has to be frozen, or then ended."""
+        allowed = self.ttl - min(MARGIN_SECONDS, self.ttl / 4)
+        seconds: float = self.sent + (AWAY_SECONDS_MAX if self.frozen else allowed) - now()
         return seconds
+
+    def freeze(self) -> bool:
+        """Freeze the build until the router answers; no: something of it goes on."""
+        self.frozen = True
+        self.keeper.say(self.build, "frozen", "the router does not answer")
+        return all(group.freeze() for group in self.groups)
+
+    def thaw(self) -> None:
+        """Let the build go on, if it was frozen."""
+        if self.frozen:
+            self.frozen = False
+            for group in self.groups:
+                group.thaw()
+            self.keeper.say(self.build, "thawed", "")
+
+    def add(self, group: Group) -> None:
+        """Watch over a group. What it may do is what the build may do now."""
+        self.groups.append(group)
+        if not self.frozen:
+            group.thaw()  # the keeper before this one may have frozen it
+        elif not group.freeze():
+            self.lose("no heartbeat got through in time")
 
     def hear(self, body: dict[str, Any]) -> None:
         """Take what the answer says besides yes."""
@@ -236,7 +284,7 @@ class Keeper:
             self.holds[build] = Hold(order, self)
             self.holds[build].start()
         elif kind == "group" and build in self.holds:
-            self.holds[build].groups.append(Group(order))
+            self.holds[build].add(Group(order))
         elif kind == "drop":
             self.drop(build)
 
