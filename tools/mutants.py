@@ -187,14 +187,14 @@ MUTANTS: Final = [
     Mutant(
         "a silent attempt is never given up",
         "domain/build.py",
-        "if build.lease is None or now < build.lease.expires_at + policy.grace:",
+        "if build.lease is None or build.lease.expires_at > given_up(now, policy):",
         "if True:",
     ),
     Mutant(
         "a silent attempt is given up too early",
         "domain/build.py",
-        "now < build.lease.expires_at + policy.grace:",
-        "now < build.lease.expires_at - policy.ttl / 2:",
+        "return now - policy.grace",
+        "return now + policy.ttl / 2",
     ),
     Mutant(
         "a repeated acquire loses what it was granted",

@@ -262,7 +262,7 @@ def decide(build: Build, command: Command, *, now: datetime, policy: LeasePolicy
         case Cancel(by, reason):
             return _cancel(build, CancelWish(by=by, reason=reason), now, policy)
         case Expire():
-            if build.lease is None or now < build.lease.expires_at + policy.grace:
+            if build.lease is None or build.lease.expires_at > given_up(now, policy):
                 return build, []
             return _expire(build, build.lease, now, policy)
         case GiveUp(cause):
@@ -319,6 +319,11 @@ def _cancel(build: Build, wish: CancelWish, now: datetime, policy: LeasePolicy) 
     # One that goes on, and says that it is alive, is given up all the same.
     lease = replace(build.lease, ends_at=now + policy.stop_for)
     return replace(wished, lease=lease), [CancelAsked(wish)]
+
+
+def given_up(now: datetime, policy: LeasePolicy) -> datetime:
+    """Return the latest end of a lease that nobody waits for any more."""
+    return now - policy.grace
 
 
 def _expire(build: Build, lease: Lease, now: datetime, policy: LeasePolicy) -> Decision:

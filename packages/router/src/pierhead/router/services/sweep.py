@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pierhead.protocol.result import Envelope, Failure
-from pierhead.router.domain.build import Expire, GiveUp, LeasePolicy, State
+from pierhead.router.domain.build import Expire, GiveUp, LeasePolicy, State, given_up
 from pierhead.router.domain.matching import RunnerFacts
 from pierhead.router.domain.waiting import Here, NoHope, WaitingPolicy, judge
 from pierhead.router.ports.builds import StoredBuild
@@ -50,7 +50,7 @@ class Sweep:
     def _sweep(self, ledger: Ledger, now: datetime) -> Sequence[StoredBuild]:
         ledger.mark_alive(now)
         changed = []
-        for listed in ledger.leased(until=now - self.lifecycle.policy.grace):
+        for listed in ledger.leased(until=given_up(now, self.lifecycle.policy)):
             stored = as_it_is(ledger, listed)
             after = self.lifecycle.apply(ledger, stored, Expire(), now)
             if after != stored:
