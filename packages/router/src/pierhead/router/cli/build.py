@@ -7,20 +7,17 @@ speaks to a control plane is in `carry`, and imported only then.
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, get_args
+from typing import Final
 
-import typer
-
-from pierhead.protocol.cli.given import PROGRESS, Url, formed, one_of, whole
+from pierhead.protocol.cli.given import Url
 from pierhead.protocol.cli.speak import USAGE, fail, size, tell
 from pierhead.protocol.client.known import Known
 from pierhead.protocol.client.leftout import LeftOut
 from pierhead.protocol.client.pack import Packed, pack
-from pierhead.protocol.ids import EnvironmentName, GroupName, ProjectName, ReplayKey
-from pierhead.protocol.plan import TIMEOUT_SECONDS_MAX, IfNobody, Name, Plan
-from pierhead.router.cli import flags
+from pierhead.protocol.plan import Plan
+from pierhead.router.cli import flags, options
 from pierhead.router.cli.asked import Asked, Wish, check_wish
 from pierhead.router.cli.secret import read_secrets
 from pierhead.router.domain.errors import Refused
@@ -30,80 +27,39 @@ _REMOTE: Final = re.compile(r"(https?|git|ssh)://|git@|github\.com/|.+\.git(#|$)
 # What a Dockerfile is called that came from elsewhere.
 GIVEN: Final = ".pierhead.Dockerfile"
 DOCKERFILE_BYTES_MAX: Final = 1024 * 1024
-Texts = list[str] | None
 
 
 def command(
-    path: Annotated[str, typer.Argument(help="Folder with the context", metavar="PATH")],
-    tag: Annotated[Texts, typer.Option("-t", "--tag", help="NAME or NAME:TAG")] = None,
-    file: Annotated[
-        str | None, typer.Option("-f", "--file", help="Dockerfile; - is standard input")
-    ] = None,
-    build_arg: Annotated[Texts, typer.Option(help="NAME=VALUE, or NAME")] = None,
-    secret: Annotated[
-        Texts, typer.Option(help="id=ID,env=NAME or id=ID,src=FILE, for RUN --mount")
-    ] = None,
-    allow_secret_args: Annotated[
-        bool, typer.Option("--allow-secret-args", help="Build arguments may look like secrets")
-    ] = False,
-    target: Annotated[
-        str | None, typer.Option(help="Stage to build", callback=formed(Name))
-    ] = None,
-    label: Annotated[Texts, typer.Option(help="NAME=VALUE")] = None,
-    platform: Annotated[
-        Texts, typer.Option(help="linux/amd64, say, or linux/amd64,linux/arm64: one image for all")
-    ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every step")] = False,
-    pull: Annotated[bool, typer.Option("--pull", help="Look for newer base images")] = False,
-    network: Annotated[str, typer.Option(help="default, or none")] = "default",
-    add_host: Annotated[Texts, typer.Option(help="NAME:ADDRESS")] = None,
-    shm_size: Annotated[str | None, typer.Option(help="Size of /dev/shm: 256m")] = None,
-    ulimit: Annotated[Texts, typer.Option(help="NAME=SOFT:HARD")] = None,
-    output: Annotated[
-        Texts, typer.Option("-o", "--output", help="FILE.tar, or type=oci|docker|tar,dest=FILE")
-    ] = None,
-    load: Annotated[bool, typer.Option("--load", help="Also into the local engine")] = False,
-    iidfile: Annotated[Path | None, typer.Option(help="Gets the image's id")] = None,
-    metadata_file: Annotated[Path | None, typer.Option(help="Gets digests, as JSON")] = None,
-    progress: Annotated[
-        str,
-        typer.Option(help="auto, plain (the whole log) or quiet", callback=one_of(*PROGRESS)),
-    ] = "auto",
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only the reference")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Events as JSON lines")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Do not wait; print the id")] = False,
-    key: Annotated[
-        str | None, typer.Option(help="The same key is the same build", callback=formed(ReplayKey))
-    ] = None,
-    project: Annotated[
-        str | None,
-        typer.Option(help="Otherwise -t's or the folder's name", callback=formed(ProjectName)),
-    ] = None,
-    environment: Annotated[
-        str,
-        typer.Option(
-            help="Of the project; what is not production gets less trust",
-            callback=formed(EnvironmentName),
-        ),
-    ] = "production",
-    on: Annotated[Texts, typer.Option(help="Only these runners; here is this machine")] = None,
-    supersedes: Annotated[
-        str | None,
-        typer.Option(
-            help="End the older builds of this group: web:main", callback=formed(GroupName)
-        ),
-    ] = None,
-    if_nobody: Annotated[
-        str, typer.Option(help="here, wait or fail", callback=one_of(*get_args(IfNobody)))
-    ] = "here",
-    timeout: Annotated[
-        int,
-        typer.Option(
-            metavar="SECONDS",
-            help="That the build may take",
-            parser=whole("--timeout", 1, TIMEOUT_SECONDS_MAX, 1800),
-        ),
-    ] = 1800,
+    path: options.Context,
+    tag: options.Tags = None,
+    file: options.File = None,
+    build_arg: options.BuildArgs = None,
+    secret: options.Secrets = None,
+    allow_secret_args: options.AllowSecretArgs = False,
+    target: options.Target = None,
+    label: options.Labels = None,
+    platform: options.Platforms = None,
+    no_cache: options.NoCache = False,
+    pull: options.Pull = False,
+    network: options.Network = "default",
+    add_host: options.AddHosts = None,
+    shm_size: options.ShmSize = None,
+    ulimit: options.Ulimits = None,
+    output: options.Outputs = None,
+    load: options.Load = False,
+    iidfile: options.IdFile = None,
+    metadata_file: options.MetadataFile = None,
+    progress: options.Shown = "auto",
+    quiet: options.Quiet = False,
+    as_json: options.AsJson = False,
+    detach: options.Detach = False,
+    key: options.Key = None,
+    project: options.Project = None,
+    environment: options.Environment = "production",
+    on: options.On = None,
+    supersedes: options.Supersedes = None,
+    if_nobody: options.Nobody = "here",
+    timeout: options.Timeout = options.TIMEOUT_SECONDS,
     url: Url = None,
 ) -> int:
     """Build an image: here, or on your machines."""
@@ -159,10 +115,7 @@ def command(
     if not allow_secret_args:
         _refuse_secret_arguments(asked.plan)
     # Outside of the loop: there, an interrupt would wait until a large context is packed.
-    known = Known.load(asked.folder)
-    packed = pack(asked.folder, dockerfile=plan.dockerfile, extra_files=extra_files, known=known)
-    known.save(asked.folder)
-    _tell_context(asked, packed)
+    packed = _pack(asked, extra_files)
     from pierhead.router.cli.carry import carry  # noqa: PLC0415 - the first line was told
 
     return carry(asked, packed, url)
@@ -171,6 +124,15 @@ def command(
 def prepare_arguments(arguments: Sequence[str]) -> list[str]:
     """Return what is to be parsed; a flag of docker's that is not honoured is named."""
     return flags.honoured(arguments)
+
+
+def _pack(asked: Asked, extra_files: Mapping[str, bytes]) -> Packed:
+    """Describe the context; what did not change since the last time is not read."""
+    known, dockerfile = Known.load(asked.folder), asked.plan.dockerfile
+    packed = pack(asked.folder, dockerfile=dockerfile, extra_files=extra_files, known=known)
+    known.save(asked.folder)
+    _tell_context(asked, packed)
+    return packed
 
 
 def _tell_context(asked: Asked, packed: Packed) -> None:
