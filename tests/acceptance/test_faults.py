@@ -154,7 +154,7 @@ async def test_a_build_stands_still_while_the_router_is_away_for_longer_than_its
 ) -> None:
     slow = SLOW.replace("300", "3").replace("seq 600", "seq 40")
     async with stage(tmp_path, time_scale=SCALE) as on:
-        await on.join("one")
+        runner = await on.join("one")
         async with on.client() as owner:
             view = await submit(owner, hello(slow), key="slow", plan=UNCACHED)
             await _reaches(owner, view.id, "line 1")
@@ -162,6 +162,10 @@ async def test_a_build_stands_still_while_the_router_is_away_for_longer_than_its
             await on.plane.kill()
             await asyncio.sleep(4)  # twice the lease
             assert "lease.frozen" in on.logs()
+            os.kill(_child(runner.pid, "keeper.py"), signal.SIGKILL)
+            await asyncio.sleep(2)
+            assert "lease.thawed" not in on.logs()
+            assert _frozen(view.id)
             await on.start_plane()
 
             ended = await finished(owner, view.id)
@@ -335,3 +339,11 @@ def _child(pid: int, name: str) -> int:
     return next(
         int(child) for child in children if name in Path(f"/proc/{child}/cmdline").read_text()
     )
+
+
+def _frozen(build_id: str) -> bool:
+    """Say whether the steps of a build stand still, by what the kernel says of them."""
+    places = [*Path("/sys/fs/cgroup/freezer/pierhead").glob(f"{build_id}.*/freezer.state")]
+    if not places:
+        places = [*Path("/sys/fs/cgroup/pierhead").glob(f"{build_id}.*/cgroup.freeze")]
+    return [place.read_text().strip() in {"FROZEN", "1"} for place in places] == [True]

@@ -424,6 +424,8 @@ def with_long_s() -> bytes:
         (image().manifest[:-1] + b', "layers": []}', "MANIFEST_INVALID", "'layers' twice"),
         (image().manifest[:-1] + b', "Config": {}}', "MANIFEST_INVALID", "'Config'"),
         (image().manifest[:-1] + b', "x": NaN}', "MANIFEST_INVALID", "not JSON"),
+        (image().manifest.decode().encode("utf-16"), "MANIFEST_INVALID", "not JSON in UTF-8"),
+        (b"\xef\xbb\xbf" + image().manifest, "MANIFEST_INVALID", "not JSON in UTF-8"),
     ],
 )
 async def test_a_manifest_that_says_what_is_not_true_of_its_parts_is_refused(

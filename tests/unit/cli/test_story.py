@@ -215,7 +215,7 @@ async def test_a_build_that_moves_begins_its_log_anew(capsys: pytest.CaptureFixt
     await told(client, raw=True)
 
     lines = capsys.readouterr().err.splitlines()
-    assert "again     moved to another runner: desktop vanished" in lines
+    assert "again     waits for a runner anew: desktop vanished" in lines
     assert "whole" in lines
     assert not any("half a li" in line for line in lines)
 

@@ -31,7 +31,7 @@ def read_image(manifest: bytes, config: bytes) -> BuiltImage:
         ValueError: they are not an OCI image manifest and its configuration.
     """
     try:
-        outer, inner = json.loads(manifest), json.loads(config)
+        outer, inner = json.loads(manifest.decode()), json.loads(config.decode())
         return BuiltImage(
             manifest=manifest,
             media_type=outer.get("mediaType") or "application/vnd.oci.image.manifest.v1+json",

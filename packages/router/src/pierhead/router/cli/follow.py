@@ -99,9 +99,9 @@ class Story:
             case wire.PhaseChanged():
                 pass  # a phase is over sooner than its last lines of log are here
             case wire.Requeued(reason=reason):
-                self._end_step()
+                self._break_off()
                 self._line, self._waits = b"", True  # the log begins anew
-                self._say("again", f"moved to another runner: {reason}")
+                self._say("again", f"waits for a runner anew: {reason}")
             case wire.FellBack():
                 pass  # the beginning of the log says it
             case wire.Notice(text=text):
@@ -110,7 +110,9 @@ class Story:
                 self._say("note", text)
             case wire.CancelRequested(by=by):
                 self._tell(f"{self._mark}cancelling on {self._runner} (asked by {by}) ...")
-            case wire.Finished():
+            case wire.Finished(build=build):
+                if build.state == "cancelled":
+                    self._break_off()
                 self._end()
             case _:
                 assert_never(event)
@@ -232,6 +234,12 @@ class Story:
         took = "cached" if self._cached else duration(time.monotonic() - began)  # noqa: TID251
         self._tell(f"{text[:72]:72}  {took}")
         self._step = None
+
+    def _break_off(self) -> None:
+        """Tell of the step that ran, if there is one, that it has no end."""
+        if self._step is not None:
+            self._tell(f"{self._step[0][:72]:72}  broken off")
+            self._step = None
 
     def _say(self, label: str, text: str) -> None:
         self._tell(f"{label:10}{self._mark}{text}")

@@ -142,9 +142,11 @@ def referrer(reading: Reading, digest: str, size_bytes: int) -> dict[str, Any]:
 
 def _document(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body, object_pairs_hook=_once_each, parse_constant=_no_number)
+        # As text: of bytes, UTF-16 and a byte order mark would be taken, which no client reads.
+        text = body.decode()
+        found = json.loads(text, object_pairs_hook=_once_each, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise ManifestInvalid("the manifest is not JSON") from error
+        raise ManifestInvalid("the manifest is not JSON in UTF-8") from error
     if not isinstance(found, dict):
         raise ManifestInvalid("the manifest is not an object")
     _require_plain_names(found)

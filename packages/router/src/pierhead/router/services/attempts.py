@@ -25,6 +25,7 @@ from pierhead.router.domain.errors import (
 )
 from pierhead.router.domain.logbook import LOG_BYTES_MAX, skip
 from pierhead.router.domain.naming import attempt_name, reference
+from pierhead.router.domain.reason import with_reason
 from pierhead.router.domain.token import Attempt
 from pierhead.router.ports.builds import StoredBuild
 from pierhead.router.ports.logs import Logs
@@ -249,14 +250,15 @@ class Attempts:
         """
         name = attempt_name(stored.id, attempt.fence)
         if envelope.outcome == "succeeded":
-            return true_envelope(ledger, stored, name, envelope, self.read_blob)
+            built = msgspec.structs.replace(envelope, failure=None)
+            return true_envelope(ledger, stored, name, built, self.read_blob)
         held = stored.build.lease is not None and stored.build.lease.fence == attempt.fence
         if envelope.outcome == "cancelled" and stored.build.cancel is None and held:
             # Runners hear of the wish from the router alone.
             raise ResultMismatch(
                 "its runner says that the build was cancelled, and nobody asked for that"
             )
-        return envelope
+        return with_reason(envelope) if envelope.outcome == "failed" else envelope
 
     async def _apply(self, attempt: Attempt, command: machine.Command) -> StoredBuild:
         now = self.clock.now()

@@ -81,7 +81,7 @@ def _filled(envelope: Envelope, manifest: bytes, config: bytes) -> Envelope:
 
 def _document(data: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(data)
+        found = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise ResultMismatch("what was pushed is not an image") from error
     if not isinstance(found, dict):

@@ -70,6 +70,14 @@ class Group:
         """Let nothing of its steps run until it is thawed; no: this machine cannot do that."""
         return any(write(folder, FREEZING) for folder in self.cgroups) or not self.is_alive()
 
+    def is_frozen(self) -> bool:
+        """Say whether something has frozen all of it."""
+        return any(
+            read(folder, name).startswith((word, "FREEZING"))  # it takes a while, on v1
+            for folder in self.cgroups
+            for name, word in FREEZING.items()
+        )
+
     def thaw(self) -> None:
         """Let all of it run; what a step has frozen, too: until then nothing ends it."""
         for folder in self.cgroups:
@@ -84,6 +92,15 @@ def began(pid: int) -> str | None:
             return stat.read().rpartition(")")[2].split()[19]
     except OSError:
         return None
+
+
+def read(folder: str, name: str) -> str:
+    """Return what a file of a cgroup says; nothing where there is none."""
+    try:
+        with open(os.path.join(folder, name)) as state:
+            return state.read()
+    except OSError:
+        return ""
 
 
 def write(folder: str, words: dict[str, str]) -> bool:
@@ -177,9 +194,9 @@ class Hold(threading.Thread):
     def add(self, group: Group) -> None:
         """Watch over a group. What it may do is what the build may do now."""
         self.groups.append(group)
-        if not self.frozen:
-            group.thaw()  # the keeper before this one may have frozen it
-        elif not group.freeze():
+        if group.is_frozen():
+            self.frozen = True  # by the keeper before this one, and until the router answers
+        elif self.frozen and not group.freeze():
             self.lose("no heartbeat got through in time")
 
     def hear(self, body: dict[str, Any]) -> None:
