@@ -14,8 +14,15 @@ BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parent
 OURS = ["packages", "tests", "tools", "benchmarks", "noxfile.py"]
 FAST = ["types", "lint", "unit", "simulation", "mutants"]
-# The two long ones first, side by side: both wait more than they compute.
-SLOW = ["acceptance", "integration", "packaging", "contract"]
+# The long ones first, in parts side by side: they wait more than they compute.
+SLOW = [
+    "acceptance:1/2",
+    "acceptance:2/2",
+    "integration:1/2",
+    "integration:2/2",
+    "packaging",
+    "contract",
+]
 
 nox.options.default_venv_backend = "none"
 nox.options.sessions = ["check"]
@@ -109,7 +116,7 @@ def acceptance(session: nox.Session) -> None:
 def test(session: nox.Session) -> None:
     """Everything: check, then what needs real engines (root)."""
     run(session, "python", "tools/lanes.py", *FAST)
-    run(session, "python", "tools/lanes.py", *SLOW)
+    run(session, "python", "tools/lanes.py", "--lanes", "3", *SLOW)
 
 
 @nox.session

@@ -1,4 +1,7 @@
-"""What all tests share: asynchronous tests run on asyncio, and properties on the same examples."""
+"""What all tests share: asynchronous tests run on asyncio, and properties on the same examples.
+
+`--part=1/2` runs the tests of every second file, `--part=2/2` those of the others.
+"""
 
 import os
 
@@ -9,6 +12,20 @@ from hypothesis import settings
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("explore" if os.environ.get("PIERHEAD_EXPLORE") else "fixed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", default="1/1", help="so many-th of so many parts of the files")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    number, parts = map(int, config.getoption("--part").split("/"))
+    files = list(dict.fromkeys(item.path for item in items))
+    mine = {*files[number - 1 :: parts]}
+    others = [item for item in items if item.path not in mine]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item.path in mine]
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Run several nox sessions, some at the same time, and print each one's output whole.
 
 The output of a session is shown when it ends, so that two never mix. All run to their end: one
-call shows everything that is broken.
+call shows everything that is broken. `integration:1/2` is the first half of a session's tests.
 """
 
 import argparse
@@ -22,13 +22,15 @@ class Outcome:
     seconds: float
 
     def __str__(self) -> str:
-        return f"{'ok    ' if self.code == 0 else 'FAILED'} {self.name:12} {self.seconds:6.1f} s"
+        return f"{'ok    ' if self.code == 0 else 'FAILED'} {self.name:15} {self.seconds:6.1f} s"
 
 
 def run_session(name: str) -> Outcome:
     """Run one session and keep what it says."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "nox", "--session", name]
+    session, _, part = name.partition(":")
+    command = [sys.executable, "-m", "nox", "--session", session]
+    command += ["--", f"--part={part}"] if part else []
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     output = done.stdout.decode("utf-8", "replace")
     return Outcome(name, done.returncode, output, time.monotonic() - began)
