@@ -211,6 +211,15 @@ def test_two_interrupts_on_a_terminal_cancel(machine: Machine) -> None:
     assert b"cancelled" in terminal.seen
 
 
+def test_a_terminal_that_goes_away_is_not_asked(machine: Machine) -> None:
+    terminal = Terminal(machine, "build", "--no-cache", str(machine.context(SLOW)))
+    terminal.until(rb"where ")
+    os.kill(terminal.pid, signal.SIGTERM)
+
+    assert terminal.end() == 130
+    assert b"[d]etach" not in terminal.seen
+
+
 def test_a_terminal_shows_the_step_that_runs_and_for_how_long(machine: Machine) -> None:
     terminal = Terminal(machine, "build", "--no-cache", str(machine.context(SLOW)))
     terminal.until(rb"\r\x1b\[K 4/4 RUN [^\r\n]* 1 s")

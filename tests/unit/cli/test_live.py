@@ -73,7 +73,7 @@ def test_what_goes_on_is_the_step_and_what_it_says() -> None:
     story.hear(wire.Log(cursor="1", offset=0, data=b"[1/2] STEP 3/4: RUN make\n"))
     story.hear(wire.Log(cursor="2", offset=25, data=b"cc -c a.c\ncc -c"))
 
-    assert story.now(0.0).startswith(" [1/2] 3/4 RUN make")
+    assert story.now(0.0).startswith(" [1/2] 3/4 RUN make  ")
     assert story.now(0.0).endswith("   cc -c a.c")
 
     story.hear(wire.Log(cursor="3", offset=41, data=b" b.c\nSTEP 4/4: CMD a\n"))

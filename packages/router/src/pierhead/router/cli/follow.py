@@ -123,7 +123,8 @@ class Story:
             return ""
         if self._step is not None:
             text, began = self._step
-            line = f"{text[:72]:72}  {duration(at - began, whole=True)}"
+            # Half of a usual line, so that the time and some of what is said are seen as well.
+            line = f"{live.clipped(text, 40)}  {duration(at - began, whole=True)}"
             return f"{line}   {self._said}" if self._said else line
         if self._waits:
             return f"{'waiting':10}{self._mark}for {duration(at - self._began, whole=True)}"

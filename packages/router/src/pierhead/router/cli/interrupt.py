@@ -1,7 +1,7 @@
 """What ^C means while a build is followed: cancel it, or only stop looking.
 
 Whoever sits at a terminal is asked; again ^C is the answer "cancel". A program that interrupts
-means cancel at once. SIGTERM is the same as ^C.
+means cancel at once, and so does SIGTERM, wherever it comes from: nobody may be there to answer.
 """
 
 import asyncio
@@ -23,14 +23,16 @@ class Interrupts:
     """The interrupts of this process, one after the other, for whoever waits for them."""
 
     def __init__(self) -> None:
-        self._came: asyncio.Queue[None] = asyncio.Queue()
+        self._came: asyncio.Queue[signal.Signals] = asyncio.Queue()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._came.put_nowait, None)
+            loop.add_signal_handler(number, self._came.put_nowait, number)
+
+        self.last = signal.SIGINT
 
     async def next(self) -> None:
         """Wait for one."""
-        await self._came.get()
+        self.last = await self._came.get()
 
 
 async def attend(
@@ -42,7 +44,8 @@ async def attend(
     """
     interrupts, following = Interrupts(), asyncio.create_task(story)
     await first(following, interrupts.next())
-    if not following.done() and may_detach and _can_ask():
+    asks = may_detach and interrupts.last == signal.SIGINT
+    if not following.done() and asks and _can_ask():
         if await _wants_detach(build_id, following, interrupts):
             following.cancel()
             tell(f"detached. later: pierhead builds watch {build_id}")
