@@ -175,6 +175,22 @@ async def test_a_build_stands_still_while_the_router_is_away_for_longer_than_its
     assert "lease.thawed" in on.logs()
 
 
+async def test_a_router_that_stood_still_gives_every_attempt_that_time(tmp_path: Path) -> None:
+    slow = SLOW.replace("300", "3").replace("seq 600", "seq 40")
+    async with stage(tmp_path, time_scale=SCALE) as on:
+        await on.join("one")
+        async with on.client() as owner:
+            view = await submit(owner, hello(slow), key="slow", plan=UNCACHED)
+            await _reaches(owner, view.id, "line 1")
+
+            os.kill(on.plane.pid, signal.SIGSTOP)
+            await asyncio.sleep(6)  # as a machine that is suspended
+            os.kill(on.plane.pid, signal.SIGCONT)
+
+            ended = await finished(owner, view.id)
+    assert (ended.state, ended.attempts) == ("succeeded", 1)
+
+
 async def test_a_killed_keeper_is_replaced_and_the_build_keeps_its_lease(tmp_path: Path) -> None:
     slow = SLOW.replace("seq 600", "seq 60").replace("setsid sleep 300 &", "")
     async with stage(tmp_path, time_scale=0.2) as on:

@@ -17,6 +17,7 @@ from pierhead.router.services.facts import all_facts, patience_of, wanted_of
 from pierhead.router.services.lifecycle import Lifecycle, announce, as_it_is
 
 EVERY_SECONDS: Final = 1.0
+STOOD_STILL: Final = timedelta(seconds=3 * EVERY_SECONDS)
 # Of a long queue some are looked at each second, in turn: whoever heartbeats waits meanwhile.
 JUDGED_AT_ONCE: Final = 200
 
@@ -48,6 +49,10 @@ class Sweep:
         announce(self.bells, *changed)
 
     def _sweep(self, ledger: Ledger, now: datetime) -> Sequence[StoredBuild]:
+        alive_at = ledger.alive_at() or now
+        # So late it comes when the machine slept, or its clock jumped: heartbeats wait as well.
+        if now - alive_at > max(self.lifecycle.policy.ttl / 2, STOOD_STILL):
+            self._extend(ledger, alive_at, now)
         ledger.mark_alive(now)
         changed = []
         for listed in ledger.leased(until=given_up(now, self.lifecycle.policy)):
@@ -72,11 +77,14 @@ class Sweep:
 
         def operation(ledger: Ledger) -> None:
             alive_at = ledger.alive_at() or now
-            for stored in ledger.leased():
-                ledger.save_build(extended(stored, alive_at, now, self.lifecycle.policy))
+            self._extend(ledger, alive_at, now)
             ledger.mark_alive(now)
 
         await self.store.write(operation)
+
+    def _extend(self, ledger: Ledger, alive_at: datetime, now: datetime) -> None:
+        for stored in ledger.leased():
+            ledger.save_build(extended(stored, alive_at, now, self.lifecycle.policy))
 
 
 def extended(
