@@ -4,9 +4,12 @@
 """
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+from tests.usual_port import usual_port
 
 # A check that fails by chance is not trusted; `PIERHEAD_EXPLORE=1` draws new examples each time.
 settings.register_profile("fixed", derandomize=True, deadline=None)
@@ -26,6 +29,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item.path in mine]
+
+
+@pytest.fixture
+def nobody_named() -> Iterator[None]:
+    """For tests of commands that look at the usual port, since no control plane was named."""
+    with usual_port():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from typing import Final
 
 from tests.integration.mirror.others import PASSWORD, docker_registry, push
 from tests.integration.router.stage import tiny_image
+from tests.usual_port import usual_port
 
 from .stage import BIN, BUSYBOX, ROOT, Stage, eventually, free_port, stage
 
@@ -111,7 +112,8 @@ class Scene:
 @asynccontextmanager
 async def nothing_set_up(folder: Path, work: Path) -> AsyncIterator[Scene]:
     """A machine that has only the command."""
-    yield Scene(_Alone(folder, free_port()), work)
+    with usual_port():
+        yield Scene(_Alone(folder, free_port()), work)
 
 
 class _Alone(Stage):

@@ -148,6 +148,7 @@ async def test_a_build_that_falls_back_says_so_in_the_first_line_of_its_log(
     assert first in done.stderr
 
 
+@pytest.mark.usefixtures("nobody_named")
 async def test_without_a_control_plane_one_is_there_for_the_one_build(
     tmp_path: Path, folder: Path
 ) -> None:
@@ -189,6 +190,7 @@ async def _is_gone(on: Stage) -> bool:
     return noted_url(on.folder / "data") is None
 
 
+@pytest.mark.usefixtures("nobody_named")
 @pytest.mark.parametrize("killed", [False, True])
 async def test_a_control_plane_for_one_build_stays_for_another_that_came_meanwhile(
     tmp_path: Path, folder: Path, killed: bool
@@ -217,6 +219,7 @@ async def test_a_control_plane_for_one_build_stays_for_another_that_came_meanwhi
     await eventually(lambda: _is_gone(on), within=30, what="it ends when nobody uses it")
 
 
+@pytest.mark.usefixtures("nobody_named")
 async def test_builds_that_begin_at_once_share_one_control_plane(
     tmp_path: Path, folder: Path
 ) -> None:

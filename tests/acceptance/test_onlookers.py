@@ -93,6 +93,7 @@ async def plane_is_gone(on: Stage) -> bool:
     return noted_url(on.folder / "data") is None
 
 
+@pytest.mark.usefixtures("nobody_named")
 @pytest.mark.parametrize("killed", [False, True], ids=["it-ends-first", "it-is-killed"])
 async def test_whoever_watches_sees_the_end_when_the_one_who_began_is_gone(
     alone: Stage, begin: Begin, folder: Path, killed: bool
@@ -118,6 +119,7 @@ async def test_whoever_watches_sees_the_end_when_the_one_who_began_is_gone(
     await eventually(lambda: plane_is_gone(alone), within=30, what="it ends when nobody uses it")
 
 
+@pytest.mark.usefixtures("nobody_named")
 async def test_a_build_is_repeated_where_nothing_runs_any_more(
     alone: Stage, begin: Begin, folder: Path
 ) -> None:

@@ -168,6 +168,7 @@ async def test_a_killed_runner_leaves_nothing_and_another_attempt_gets_the_secre
     assert hunt.found == set()
 
 
+@pytest.mark.usefixtures("nobody_named")
 async def test_a_secret_in_the_environment_of_the_command_is_not_passed_on(
     tmp_path: Path, folder: Path, value: bytes
 ) -> None:

@@ -51,6 +51,7 @@ def mounted(folder: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
+@pytest.mark.usefixtures("nobody_named")
 @pytest.mark.parametrize("how", STARTS)
 def test_a_full_disk_is_told_with_what_is_free_before_anything_starts(
     tmp_path: Path, tiny_disk: Path, how: str
@@ -64,6 +65,7 @@ def test_a_full_disk_is_told_with_what_is_free_before_anything_starts(
     assert [file for file in tiny_disk.rglob("*") if file.is_file()] == []
 
 
+@pytest.mark.usefixtures("nobody_named")
 def test_a_disk_for_reading_only_is_told(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", "ro,size=64m") as disk:
         error, hint = refusal(start(tmp_path, disk / "data", "serve"))
@@ -71,6 +73,7 @@ def test_a_disk_for_reading_only_is_told(tmp_path: Path) -> None:
         assert hint.startswith("mount it for writing")
 
 
+@pytest.mark.usefixtures("nobody_named")
 @pytest.mark.parametrize(
     ("how", "version", "table", "said"),
     [
@@ -97,6 +100,7 @@ def test_a_database_that_cannot_be_ours_is_named_and_left_alone(
     assert path.read_bytes() == before
 
 
+@pytest.mark.usefixtures("nobody_named")
 def test_a_folder_of_somebody_else_is_named_with_whose_it_is(tmp_path: Path) -> None:
     # The rights go after all is loaded: nobody cannot see what root's folders hold.
     code = (
