@@ -189,6 +189,7 @@ async def _sweep_for_ever(router: Router) -> None:
     while True:
         await asyncio.sleep(EVERY_SECONDS)
         try:
+            await router.sweep.recover_from_sleep()
             await router.sweep.once()
             await router.garbage.uploads()
             minutely -= timedelta(seconds=EVERY_SECONDS)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pierhead.protocol.result import Envelope, Failure
@@ -49,10 +49,6 @@ class Sweep:
         announce(self.bells, *changed)
 
     def _sweep(self, ledger: Ledger, now: datetime) -> Sequence[StoredBuild]:
-        alive_at = ledger.alive_at() or now
-        # So late it comes when the machine slept, or its clock jumped: heartbeats wait as well.
-        if now - alive_at > max(self.lifecycle.policy.ttl / 2, STOOD_STILL):
-            self._extend(ledger, alive_at, now)
         ledger.mark_alive(now)
         changed = []
         for listed in ledger.leased(until=given_up(now, self.lifecycle.policy)):
@@ -77,14 +73,20 @@ class Sweep:
 
         def operation(ledger: Ledger) -> None:
             alive_at = ledger.alive_at() or now
-            self._extend(ledger, alive_at, now)
+            for stored in ledger.leased():
+                ledger.save_build(extended(stored, alive_at, now, self.lifecycle.policy))
             ledger.mark_alive(now)
 
         await self.store.write(operation)
 
-    def _extend(self, ledger: Ledger, alive_at: datetime, now: datetime) -> None:
-        for stored in ledger.leased():
-            ledger.save_build(extended(stored, alive_at, now, self.lifecycle.policy))
+    async def recover_from_sleep(self) -> None:
+        """The same when it comes so late that the machine slept, or its clock jumped.
+
+        The heartbeats of that time wait to be taken, and no lease may be judged before.
+        """
+        late = self.clock.now() - max(self.lifecycle.policy.ttl / 2, STOOD_STILL)
+        if await self.store.read(lambda ledger: not _quiet(ledger) and _alive(ledger) < late):
+            await self.recover()
 
 
 def extended(
@@ -99,6 +101,11 @@ def extended(
     outage = now - max(alive_at, lease.expires_at - policy.ttl)
     longer = replace(lease, expires_at=lease.expires_at + max(outage, timedelta()))
     return replace(stored, build=replace(stored.build, lease=longer))
+
+
+def _alive(ledger: Ledger) -> datetime:
+    """Return when the control plane last took heartbeats; before it ever did: never too late."""
+    return ledger.alive_at() or datetime.max.replace(tzinfo=UTC)
 
 
 def _quiet(ledger: Ledger) -> bool:
