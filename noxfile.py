@@ -16,10 +16,8 @@ OURS = ["packages", "tests", "tools", "benchmarks", "noxfile.py"]
 FAST = ["types", "lint", "unit", "simulation", "mutants"]
 # The long ones first, in parts side by side: they wait more than they compute.
 SLOW = [
-    "acceptance:1/2",
-    "acceptance:2/2",
-    "integration:1/2",
-    "integration:2/2",
+    *(f"acceptance:{part}/3" for part in (1, 2, 3)),
+    *(f"integration:{part}/3" for part in (1, 2, 3)),
     "packaging",
     "contract",
 ]
