@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from pierhead.protocol.client.upload import upload
 from pierhead.protocol.plan import Plan
 from pierhead.runner.removal import remove_tree
+from tests.small_disk import small_disk
 
 from .stage import HELLO, Stage, eventually, finished, hello, stage, submit
 
@@ -21,13 +21,8 @@ GATED = HELLO + "RUN echo begun; for i in $(seq {tenths}); do sleep 0.1; done; e
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """Give the folder of a runner on a small disk of its own."""
-    folder = tmp_path / "one"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", folder], check=True)
-    try:
+    with small_disk(tmp_path / "one", "size=256m") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 async def test_a_disk_that_fills_before_a_build_begins_costs_it_nothing(

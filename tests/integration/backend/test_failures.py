@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from pierhead.runner.adapters.process import ENVIRONMENT
 from pierhead.runner.ports import Broken, BuilderLostError
 from tests.acceptance.stage import free_port
 from tests.integration.backend.conftest import Attempt, Bench
+from tests.small_disk import small_disk
 
 AARCH64 = (183).to_bytes(2, "little")  # elf.h, EM_AARCH64
 MACHINE = slice(18, 20)  # of an ELF header
@@ -140,35 +140,25 @@ async def test_a_step_that_takes_more_memory_than_it_may(bench: Bench) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", folder], check=True)
-    try:
+def disk_of_48m(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "small", "size=48m") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
-async def test_a_step_that_fills_the_runners_disk(small_disk: Path, isolates: Path) -> None:
-    bench = Bench(small_disk, isolates)
+async def test_a_step_that_fills_the_runners_disk(disk_of_48m: Path, isolates: Path) -> None:
+    bench = Bench(disk_of_48m, isolates)
     attempt = bench.attempt("RUN dd if=/dev/zero of=/big bs=1M count=100\n")
 
     failure = await failure_of(attempt)
 
     assert (failure.cause, failure.message) == ("disk-full", "the runner's disk is full")
-    assert f" of 50.3 MB were free at {small_disk}" in (failure.detail or "")
+    assert f" of 50.3 MB were free at {disk_of_48m}" in (failure.detail or "")
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", folder], check=True)
-    try:
+    with small_disk(tmp_path / "disk", "size=200m") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 async def test_a_build_is_stopped_before_it_has_all_of_the_disk(disk: Path, isolates: Path) -> None:

@@ -6,12 +6,12 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.cli.test_commands import PIERHEAD, free_port
+from tests.small_disk import small_disk
 
 STARTS = ("serve", "up", "build")
 NOBODY = 65534
@@ -41,16 +41,6 @@ def refusal(done: subprocess.CompletedProcess[str]) -> tuple[str, str]:
     return error, hint.strip()
 
 
-@contextlib.contextmanager
-def mounted(folder: Path, options: str) -> Iterator[Path]:
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
-
-
 @pytest.mark.usefixtures("nobody_named")
 @pytest.mark.parametrize("how", STARTS)
 def test_a_full_disk_is_told_with_what_is_free_before_anything_starts(
@@ -67,7 +57,7 @@ def test_a_full_disk_is_told_with_what_is_free_before_anything_starts(
 
 @pytest.mark.usefixtures("nobody_named")
 def test_a_disk_for_reading_only_is_told(tmp_path: Path) -> None:
-    with mounted(tmp_path / "disk", "ro,size=64m") as disk:
+    with small_disk(tmp_path / "disk", "ro,size=64m") as disk:
         error, hint = refusal(start(tmp_path, disk / "data", "serve"))
         assert error == f"the disk of {disk / 'data'} is mounted for reading only"
         assert hint.startswith("mount it for writing")

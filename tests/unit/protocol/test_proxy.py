@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pierhead.protocol.client.address import is_loopback
 from pierhead.protocol.client.proxy import proxy_for
 from pierhead.protocol.errors import Invalid
+from pierhead.protocol.loopback import is_loopback
 
 PROXY = "http://proxy.example:3128"
 URL = "https://build.example.com:7443"

@@ -24,9 +24,9 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from pierhead.protocol.client.address import is_loopback
 from pierhead.protocol.client.proxy import proxy_for
 from pierhead.protocol.client.trust import tls_context
+from pierhead.protocol.loopback import is_loopback
 from pierhead.server.authority import Pair, key_pem
 
 Kind: TypeAlias = Literal["http-01", "tls-alpn-01"]

@@ -6,6 +6,7 @@ HTTP request does. It is looked at and not taken, so that whoever speaks next se
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
 import socket
 import ssl
@@ -77,10 +78,13 @@ class Door:
         await asyncio.gather(self._accepting, *self._coming, return_exceptions=True)
 
     async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, peer = await loop.sock_accept(self._listener)
+                # Not `sock_accept`: when that is cancelled, it may have a connection already.
+                await _readable(self._listener)
+                connection, peer = self._listener.accept()
+            except BlockingIOError:
+                continue  # whoever it was is gone
             except OSError as error:
                 # Out of descriptors, or a connection that was gone before it was let in.
                 log.warning("door.error", error=error.strerror)
@@ -91,7 +95,12 @@ class Door:
                 continue
             task = asyncio.create_task(self._let_in(connection, Peer(*peer[:2])))
             self._coming.add(task)
-            task.add_done_callback(self._coming.discard)
+            task.add_done_callback(functools.partial(self._came, connection))
+
+    def _came(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        self._coming.discard(task)
+        if task.cancelled():  # perhaps before its first step
+            connection.close()
 
     async def _let_in(self, connection: socket.socket, peer: Peer) -> None:
         first = await self._first_bytes(connection, FIRST_SECONDS)

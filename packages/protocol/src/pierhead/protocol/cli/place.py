@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pierhead.protocol.client.address import INSECURE_HTTP, host_of, is_loopback
+from pierhead.protocol.client.address import INSECURE_HTTP, host_of
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.trust import trusted_ca
+from pierhead.protocol.loopback import is_loopback
 
 LOCAL_URL: Final = "http://127.0.0.1:7443"
 

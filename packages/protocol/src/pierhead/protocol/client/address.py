@@ -3,11 +3,11 @@
 Tokens travel in the clear over plain HTTP, so it is for loopback only, unless asked for by name.
 """
 
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
 from pierhead.protocol.errors import Invalid
+from pierhead.protocol.loopback import is_loopback
 from pierhead.protocol.problem import problem
 
 INSECURE_HTTP: Final = "PIERHEAD_INSECURE_HTTP"  # the environment variable that allows it
@@ -38,19 +38,3 @@ def host_of(url: str) -> str:
         return urlsplit(url).hostname or ""
     except ValueError:
         return ""
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether a host can only be this machine."""
-    if host == "localhost":
-        return True
-    address = ip_of(host)
-    return address is not None and address.is_loopback
-
-
-def ip_of(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that a host is written as; none: it is a name."""
-    try:
-        return ip_address(host)
-    except ValueError:
-        return None

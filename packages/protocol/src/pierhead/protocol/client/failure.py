@@ -4,8 +4,9 @@ import ssl
 
 import httpx
 
-from pierhead.protocol.client.address import host_of, is_loopback
+from pierhead.protocol.client.address import host_of
 from pierhead.protocol.errors import Unavailable
+from pierhead.protocol.loopback import is_loopback
 from pierhead.protocol.problem import problem
 
 

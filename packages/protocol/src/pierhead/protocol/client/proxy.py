@@ -9,8 +9,8 @@ import ipaddress
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from pierhead.protocol.client.address import ip_of, is_loopback
 from pierhead.protocol.errors import Invalid
+from pierhead.protocol.loopback import ip_of, is_loopback
 from pierhead.protocol.problem import problem
 
 

@@ -20,10 +20,10 @@ from pierhead.protocol.cli.speak import (
     size,
     tell,
 )
-from pierhead.protocol.client.address import is_loopback
 from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.ids import RunnerName
 from pierhead.protocol.joincode import parse_join_code
+from pierhead.protocol.loopback import is_loopback
 from pierhead.protocol.runner import AddRunner, Capabilities, JoinCode
 
 LOOK_SECONDS: Final = 1.0
@@ -81,9 +81,10 @@ def machine_words(facts: Capabilities) -> str:
 def tell_lines(code: JoinCode) -> None:
     """Say what to do with a code, and whether anybody else can use it."""
     minutes = code.expires_in_seconds // 60
-    address = parse_join_code(code.code).address
-    if _is_here_only(address):
-        tell(f"note: no other machine reaches the control plane: it is kept at {address} alone.")
+    place = parse_join_code(code.code)
+    if is_loopback(place.host):
+        only = f"it is kept at {place.address} alone."
+        tell(f"note: no other machine reaches the control plane: {only}")
         tell("      pierhead up --host 0.0.0.0 opens it to others, over TLS; then add again")
     tell(f"Paste this on the other machine within {minutes} minutes (works once):")
     tell()
@@ -117,16 +118,12 @@ def join_line(code: JoinCode) -> str:
     A control plane with its own authority is unknown to curl, so curl is told its key instead: the
     script comes from nobody else.
     """
-    address = parse_join_code(code.code).address
-    usual = address.removesuffix(":443")
-    if _is_here_only(address):
+    place = parse_join_code(code.code)
+    usual = place.address.removesuffix(":443")
+    if is_loopback(place.host):
         return f"curl -LsSf http://{usual}/join | sh -s -- {code.code}"
     pinned = f" --insecure --pinnedpubkey {code.key_pin}" if code.key_pin else ""
     return f"curl -LsSf{pinned} https://{usual}/join | sh -s -- {code.code}"
-
-
-def _is_here_only(address: str) -> bool:
-    return is_loopback(address.rpartition(":")[0].strip("[]"))
 
 
 async def _add(name: str, place: Place) -> JoinCode:

@@ -54,7 +54,7 @@ class LeasePolicy:
 
     ttl: timedelta = timedelta(seconds=20)
     renew_every: timedelta = timedelta(seconds=6)
-    # A runner stops by itself 3 s before its lease ends; this much later it is surely silent.
+    # A runner freezes its build 3 s before its lease ends; this much later it surely stands still.
     # With a sweep each second the build waits again at most 25 s after the last sign of life.
     grace: timedelta = timedelta(seconds=4)
     attempts_max: int = 3

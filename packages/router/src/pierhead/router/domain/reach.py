@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pierhead.protocol.loopback import is_loopback
 from pierhead.router.domain.errors import InvalidRequest
 
 # A registry has to be at the root of a host, so there is no path.
@@ -108,16 +109,6 @@ def proxy_networks(
     except ValueError as error:
         hint = "name the address that the proxy comes from: --behind-proxy 127.0.0.1"
         raise InvalidRequest(f"not a network: {error}", hint=hint) from error
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether a host can only be this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def bracketed(host: str) -> str:

@@ -17,6 +17,7 @@ from pierhead.router.services.facts import all_facts, patience_of, wanted_of
 from pierhead.router.services.lifecycle import Lifecycle, announce, as_it_is
 
 EVERY_SECONDS: Final = 1.0
+# A sweep that comes later than this was not only held up.
 STOOD_STILL: Final = timedelta(seconds=3 * EVERY_SECONDS)
 # Of a long queue some are looked at each second, in turn: whoever heartbeats waits meanwhile.
 JUDGED_AT_ONCE: Final = 200

@@ -20,12 +20,12 @@ from pierhead.protocol.cli import builder
 from pierhead.protocol.cli.given import formed, whole
 from pierhead.protocol.cli.service import Service, start
 from pierhead.protocol.cli.speak import OK, REFUSED, USAGE, agreed, fail, size, tell
-from pierhead.protocol.client.address import is_loopback
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.client.trust import pinned_ca, trusted_ca
 from pierhead.protocol.ids import RunnerName
 from pierhead.protocol.joincode import NO_PIN, JoinAddress, parse_join_code
+from pierhead.protocol.loopback import is_loopback
 from pierhead.protocol.runner import Enroll, Enrolled
 from pierhead.runner.cli.ceilings import Ceilings, ceilings, machine_of
 from pierhead.runner.config import (

@@ -26,7 +26,7 @@ import time
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-# Stop this much before the lease ends on the router's clock, which may be a little ahead.
+# Freeze this much before the lease ends on the router's clock, which may be a little ahead.
 MARGIN_SECONDS = 3.0
 # The runner says something each 5 s; one that is silent for so long hangs: it must keep no lease.
 RUNNER_SILENT_SECONDS = 45.0
