@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.sight import all_below, words_in
+
 from .stage import BIN
 
 TYPE_SECONDS = 180
@@ -99,8 +101,8 @@ class Machine:
 
     def logs(self) -> str:
         """Return what its services said."""
-        found = sorted(self.folder.rglob("*.log"))
-        return "\n".join(f"== {path}\n{path.read_text()[-3000:]}" for path in found)
+        found = sorted(path for path in all_below(self.folder) if path.suffix == ".log")
+        return "\n".join(f"== {path}\n{words_in(path)[-3000:]}" for path in found)
 
     def turn_off(self) -> None:
         """End all that runs on it, and take its network away."""

@@ -17,6 +17,7 @@ from pierhead.protocol.client.upload import upload
 from pierhead.protocol.errors import Invalid
 from pierhead.protocol.plan import Plan
 from tests.contexts import described
+from tests.sight import is_gone, said_of, words_in
 
 from .proxy import fault_proxy
 from .stage import eventually, finished, hello, stage, submit
@@ -319,20 +320,9 @@ async def _reaches(owner: RouterClient, build_id: str, text: str) -> None:
 
 def _processes_of(build_id: str) -> list[int]:
     """Return the live processes in any cgroup of a build."""
-    found = set()
-    for status in Path("/proc").glob("[0-9]*/cgroup"):
-        try:
-            inside = f"/{build_id}." in status.read_text()
-            alive = _state(int(status.parent.name)) not in {"Z", "X"}
-        except OSError:
-            continue
-        if inside and alive:
-            found.add(int(status.parent.name))
-    return sorted(found)
-
-
-def _state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+    inside = [pid for pid in pids if f"/{build_id}." in said_of(pid, "cgroup")]
+    return [pid for pid in inside if not is_gone(pid)]
 
 
 def _traces_of(build_id: str) -> list[str]:
@@ -344,7 +334,7 @@ def _traces_of(build_id: str) -> list[str]:
 
 def _gone(pids: list[int]) -> Callable[[], Awaitable[bool]]:
     async def gone() -> bool:
-        return not any(Path(f"/proc/{pid}").exists() and _state(pid) != "Z" for pid in pids)
+        return all(is_gone(pid) for pid in pids)
 
     return gone
 
@@ -352,9 +342,7 @@ def _gone(pids: list[int]) -> Callable[[], Awaitable[bool]]:
 def _child(pid: int, name: str) -> int:
     """Return the child of a process whose command line has a name in it."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return next(
-        int(child) for child in children if name in Path(f"/proc/{child}/cmdline").read_text()
-    )
+    return next(int(child) for child in children if name in said_of(int(child), "cmdline"))
 
 
 def _frozen(build_id: str) -> bool:
@@ -362,4 +350,4 @@ def _frozen(build_id: str) -> bool:
     places = [*Path("/sys/fs/cgroup/freezer/pierhead").glob(f"{build_id}.*/freezer.state")]
     if not places:
         places = [*Path("/sys/fs/cgroup/pierhead").glob(f"{build_id}.*/cgroup.freeze")]
-    return [place.read_text().strip() in {"FROZEN", "1"} for place in places] == [True]
+    return [words_in(place).strip() in {"FROZEN", "1"} for place in places] == [True]

@@ -17,6 +17,7 @@ from pierhead.runner.adapters.process import ENVIRONMENT
 from pierhead.runner.ports import Broken, BuilderLostError
 from tests.acceptance.stage import free_port
 from tests.integration.backend.conftest import Attempt, Bench
+from tests.sight import said_of
 from tests.small_disk import small_disk
 
 AARCH64 = (183).to_bytes(2, "little")  # elf.h, EM_AARCH64
@@ -348,7 +349,7 @@ def buildahs_of(attempt: Attempt) -> list[int]:
     """Return the processes of buildah: itself, and the one that waits for runc."""
     entrance = cgroups.cgroup_of(attempt.order.name).entrances[0]
     pids = [int(line) for line in (entrance / "cgroup.procs").read_text().split()]
-    return [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().startswith("buildah")]
+    return [pid for pid in pids if said_of(pid, "comm").startswith("buildah")]
 
 
 async def test_a_step_whose_process_is_killed_is_the_steps_failure(bench: Bench) -> None:

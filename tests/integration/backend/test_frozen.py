@@ -6,7 +6,10 @@ from pathlib import Path
 
 from pierhead.runner.adapters import cgroup as cgroups
 from tests.integration.backend.conftest import Bench
+from tests.sight import all_below
 
+# What each kind of cgroup calls it.
+FROZEN = {"freezer.state": "FROZEN", "cgroup.freeze": "1"}
 FREEZE = (
     "RUN for state in $(find /sys/fs/cgroup -name freezer.state -o -name cgroup.freeze); do"
     " echo FROZEN > $state; echo 1 > $state; mkdir ${state%/*}/sub; done; echo went on\n"
@@ -22,10 +25,9 @@ async def test_a_step_cannot_freeze_itself(bench: Bench) -> None:
 
 def _states(name: str) -> Iterator[tuple[Path, str]]:
     for folder in cgroups.cgroup_of(name).places:
-        for state in folder.rglob("freezer.state"):
-            yield state, "FROZEN"
-        for state in folder.rglob("cgroup.freeze"):
-            yield state, "1"
+        for path in all_below(folder):
+            if path.name in FROZEN:
+                yield path, FROZEN[path.name]
 
 
 async def test_what_is_frozen_is_ended_all_the_same(bench: Bench) -> None:

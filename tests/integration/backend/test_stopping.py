@@ -16,6 +16,7 @@ from pierhead.runner.adapters.buildah import BuildahBackend
 from pierhead.runner.adapters.cgroup import cgroup_of
 from pierhead.runner.ports import Built
 from tests.integration.backend.conftest import Attempt, Bench, call
+from tests.sight import all_below
 
 # A child that ignores TERM, in a session of its own, whose parent is gone.
 STUBBORN = "RUN (setsid sh -c \"trap '' TERM HUP INT; while :; do sleep 617; done\" &); "
@@ -32,8 +33,11 @@ def found_by_looking(name: str, folder: Path) -> list[str]:
                     found.append(command)
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     found += [line for line in mounts if str(folder) in line]
-    found += [str(path) for path in Path("/sys/fs/cgroup").rglob(f"pierhead/{name}")]
-    found += [str(path) for path in Path("/sys/fs/cgroup").glob("*/buildah-*")]
+    found += [
+        str(path)
+        for path in all_below(Path("/sys/fs/cgroup"))
+        if path.match(f"pierhead/{name}") or path.name.startswith("buildah-")
+    ]
     end = networks.network_of(name).name
     saved = subprocess.run(["iptables-save"], check=True, capture_output=True, text=True).stdout
     found += [line for line in saved.splitlines() if end in line]

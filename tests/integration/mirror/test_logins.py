@@ -12,6 +12,7 @@ from pierhead.protocol.registry import NewRegistry
 from tests.integration.mirror.conftest import attempt, blob, login, manifest
 from tests.integration.mirror.others import PASSWORD, USER, Strange
 from tests.integration.router.stage import House, TinyImage
+from tests.sight import written_below
 
 Real = tuple[str, TinyImage]
 
@@ -31,7 +32,7 @@ async def test_a_login_that_works_is_kept_and_its_secret_is_nowhere(
     (listed,) = (await house.owner.registries()).registries
     assert listed == added.registry
     assert (listed.username, listed.project, listed.plain_http) == (USER, None, True)
-    everything = b"".join(path.read_bytes() for path in house.data.rglob("*") if path.is_file())
+    everything = written_below(house.data)
     pair = base64.b64encode(f"{USER}:{PASSWORD}".encode())
     for form in (PASSWORD.encode(), base64.b64encode(PASSWORD.encode()), pair):
         assert form not in everything

@@ -16,6 +16,7 @@ from pierhead.protocol.client.client import RouterClient
 from tests.acceptance.stage import Service, Stage, eventually, stage
 from tests.integration.registry.conftest import push_blob
 from tests.integration.registry.image import digest_of, image
+from tests.sight import said_of
 
 LARGE = os.urandom(1 << 20) * 16
 GATE = "pierhead.server.gate"
@@ -46,7 +47,7 @@ class Three:
         """The process of the gate that the control plane has started."""
         listed = Path(f"/proc/{self.stage.plane.pid}/task").glob("*/children")
         for pid in (int(word) for file in listed for word in file.read_text().split()):
-            if GATE in Path(f"/proc/{pid}/cmdline").read_text():
+            if GATE in said_of(pid, "cmdline"):
                 return pid
         return None
 

@@ -17,6 +17,7 @@ from pierhead.protocol.result import Envelope, Failure
 from pierhead.protocol.runner import SessionRequest
 from pierhead.protocol.sealing import SessionKey
 from tests.integration.router.stage import House, ScriptedRunner, capabilities, open_house
+from tests.sight import written_below
 
 VALUES = {"npm": b"canary-npm-value", "key": b"line one\nline two\0\n", "empty": b""}
 FAILED = Envelope(outcome="failed", failure=Failure(cause="command", message="no"))
@@ -35,11 +36,6 @@ def stored(house: House) -> int:
         return found
 
 
-def written(folder: Path) -> bytes:
-    """Return all that is on the disk."""
-    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
-
-
 async def test_the_attempt_gets_the_values_and_everybody_else_only_their_names(
     house: House,
 ) -> None:
@@ -49,7 +45,7 @@ async def test_the_attempt_gets_the_values_and_everybody_else_only_their_names(
     assert await received(runner, grant) == VALUES
     assert build.plan is not None
     assert build.plan.secrets == grant.plan.secrets == ("empty", "key", "npm")
-    everything = written(house.data) + written(house.config)
+    everything = written_below(house.data) + written_below(house.config)
     for value in (VALUES["npm"], VALUES["key"]):
         for form in (value, base64.b64encode(value), value.hex().encode()):
             assert form not in everything
@@ -263,7 +259,7 @@ async def test_what_a_runner_did_not_hide_is_hidden_here_and_the_log_is_still_wh
     assert shown.startswith(b"it says ****************\n****")
     assert shown.endswith(b"\nend\n")
     for value in (b"canary-npm-value", base64.b64encode(VALUES["npm"])[:-3]):
-        assert value not in written(house.data)
+        assert value not in written_below(house.data)
     assert view.result is not None
     assert "canary" not in str(view.result)
 

@@ -85,10 +85,10 @@ class Cgroup:
     def processes(self) -> list[int]:
         """Return all live processes in it."""
         found: set[int] = set()
-        for folder in self.places:
-            for file in folder.rglob("cgroup.procs"):
-                with contextlib.suppress(OSError):
-                    found.update(int(line) for line in file.read_text().split())
+        # A folder can go while this looks: runc removes those of a step that ends.
+        for path in (path for folder in self.places for path, _, _ in os.walk(folder)):
+            with contextlib.suppress(OSError):
+                found.update(map(int, Path(path, "cgroup.procs").read_text().split()))
         return sorted(pid for pid in found if is_alive(pid))
 
     def thaw(self) -> None:
