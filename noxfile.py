@@ -26,6 +26,8 @@ nox.options.default_venv_backend = "none"
 nox.options.sessions = ["check"]
 os.environ["PATH"] = f"{BIN}{os.pathsep}{os.environ['PATH']}"
 os.environ["UV_PYTHON_DOWNLOADS"] = "never"
+# The tests start hundreds of processes: without compiled modules each takes seconds to begin.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def run(session: nox.Session, *command: str, **environment: str) -> None:
