@@ -25,3 +25,19 @@ def test_who_is_cut_off_asks_again() -> None:
     error = unreachable("http://127.0.0.1:7443", httpx.ReadTimeout(""))
 
     assert error.problem.hint == "ask again later"
+
+
+def test_who_goes_by_a_proxy_is_told_which_without_its_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:secret@proxy.example.com:3128")
+
+    error = unreachable("https://build.example.com:7443", httpx.ConnectError("Name not known"))
+
+    assert error.problem.detail == (
+        "no answer from https://build.example.com:7443 by the proxy proxy.example.com:3128:"
+        " Name not known"
+    )
+    assert error.problem.hint == (
+        "is HTTPS_PROXY right? NO_PROXY=build.example.com asks without one"
+    )

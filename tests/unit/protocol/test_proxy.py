@@ -1,3 +1,6 @@
+import contextlib
+
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,6 +76,22 @@ def test_a_proxy_that_not_every_process_can_use_is_refused_without_its_password(
         proxy_for(URL, {"HTTPS_PROXY": "socks5://me:hunter2@proxy.example:1080"})
     assert "hunter2" not in str(refused.value)
     assert refused.value.problem.hint
+
+
+@pytest.mark.parametrize(
+    "unreadable",
+    ["http://[::1", "http://p:99999", "http://p:b", "http://p:0", "http://me:x@[", "/"],
+)
+def test_a_proxy_that_cannot_be_read_is_refused(unreadable: str) -> None:
+    with pytest.raises(Invalid, match="not an HTTP proxy"):
+        proxy_for(URL, {"HTTPS_PROXY": unreadable})
+
+
+@given(st.text(max_size=60))
+def test_no_proxy_that_is_named_breaks_the_question(text: str) -> None:
+    with contextlib.suppress(Invalid):
+        proxy = proxy_for(URL, {"HTTPS_PROXY": text})
+        assert proxy is None or httpx.Proxy(proxy)
 
 
 @given(st.text(max_size=60))

@@ -276,8 +276,22 @@ def test_a_runner_that_refuses_is_waited_for_and_its_reason_is_said() -> None:
     until = NOW + timedelta(seconds=300)
 
     assert wait(full, HERE) == Wait("one: its disk is full", until)
-    assert wait(full, replace(BUSY, name="other"), HERE) == Wait("one, other is busy", until)
+    assert wait(full, replace(BUSY, name="other"), HERE) == Wait(
+        "one: its disk is full; other is busy", until
+    )
     assert wait(full, HERE, waited=300) == Here("one: its disk is full")
+
+
+def test_each_of_several_runners_is_named_with_what_it_is() -> None:
+    away = [runner(name, online=False) for name in ("desk", "lap")]
+    gone = runner("pi", online=False, stopped=True)
+    busy = [replace(BUSY, name=name) for name in ("a", "b", "c")]
+    until = NOW + timedelta(seconds=300)
+
+    assert wait(*busy, HERE) == Wait("a, b and c are busy", until)
+    assert wait(*away, gone, busy[0], HERE) == Wait(
+        "a is busy; desk and lap are offline; pi is stopped", until
+    )
 
 
 def test_runners_that_were_stopped_are_not_waited_for() -> None:
@@ -285,7 +299,7 @@ def test_runners_that_were_stopped_are_not_waited_for() -> None:
     both = judged(WANTED, stopped, OFFLINE, HERE)
 
     assert judged(WANTED, stopped, HERE) == Here("desktop is stopped")
-    assert both == Wait("desktop, one is offline", NOW + timedelta(seconds=15))
+    assert both == Wait("desktop is stopped; one is offline", NOW + timedelta(seconds=15))
     assert rejection(stopped, WANTED) == "stopped since 23:00 UTC"
 
 
@@ -311,8 +325,8 @@ def test_to_build_here_a_runner_that_lost_a_build_by_silence_was_waited_for_alre
         runners = [OFFLINE, last, here]
         return judge(WANTED, lost_by_silence(), runners, now=NOW, policy=WaitingPolicy())
 
-    waits = Wait("one, two is offline", NOW + timedelta(seconds=15))
-    assert judged_with(15) == Here("one, two is offline")
+    waits = Wait("one and two are offline", NOW + timedelta(seconds=15))
+    assert judged_with(15) == Here("one and two are offline")
     assert judged_with(5) == waits  # another one that could build it was seen later
     for cannot in ({"online": False}, {"refuses_since": NOW, "reason": "full"}):
         assert judged_with(15, replace(HERE, **cannot)) == waits

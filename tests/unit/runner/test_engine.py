@@ -444,7 +444,7 @@ async def test_a_broken_machine_cleans_up_gives_back_and_rests(
     assert stage.backend.stopped == ["b_one.1"]
     resting = next(request for request in stage.control.asked if request.reason)
     assert resting.slots == 0
-    assert resting.reason == "resting after 1 broken builds"
+    assert resting.reason == "resting after a broken build"
 
 
 async def test_one_build_that_breaks_again_and_again_does_not_make_the_machine_rest_longer(
@@ -458,7 +458,7 @@ async def test_one_build_that_breaks_again_and_again_does_not_make_the_machine_r
     await until(lambda: "resting after 2 broken builds" in reasons(stage))
     await stage.end()
 
-    assert reasons(stage) == {"resting after 1 broken builds", "resting after 2 broken builds"}
+    assert reasons(stage) == {"resting after a broken build", "resting after 2 broken builds"}
 
 
 def reasons(stage: Stage) -> set[str]:
@@ -801,7 +801,7 @@ async def test_a_folder_that_cannot_be_made_gives_the_build_back_and_lets_the_ma
     await until(lambda: stage.control.asked)
     (tmp_path / "work" / "b_one.1").mkdir()  # the fake's is in the way of itself
     hold = await granted(stage)
-    await until(lambda: "resting after 1 broken builds" in reasons(stage))
+    await until(lambda: "resting after a broken build" in reasons(stage))
     await stage.end()
 
     [given_back, closed] = hold.story
@@ -824,7 +824,7 @@ async def test_a_folder_that_goes_away_under_a_build_gives_it_back(
         raise FileNotFoundError(errno.ENOENT, "No such file or directory")
 
     monkeypatch.setattr(EmptyWorkspace, "disk", gone)
-    await until(lambda: "resting after 1 broken builds" in reasons(stage))
+    await until(lambda: "resting after a broken build" in reasons(stage))
     await stage.end()
 
     assert "release unhealthy" in hold.story
@@ -841,7 +841,7 @@ async def test_a_build_that_cannot_be_cleared_away_is_given_back(
     monkeypatch.setattr(FakeBackend, "stop", unwritable)
     stage = await start(good(tmp_path))
     hold = await granted(stage)
-    await until(lambda: "resting after 1 broken builds" in reasons(stage))
+    await until(lambda: "resting after a broken build" in reasons(stage))
     await stage.end()
 
     assert "release unhealthy" in hold.story

@@ -285,7 +285,7 @@ class Engine:
         if self._draining:
             return 0, "draining"
         if asyncio.get_running_loop().time() < self._rest_until:
-            return 0, f"resting after {len(self._broken)} broken builds"
+            return 0, resting_after(len(self._broken))
         if capabilities.slots == 0:
             return 0, capabilities.limits.get("backend")
         if lack is not None:
@@ -300,6 +300,11 @@ class Engine:
             log.info("engine.stopping", builds=len(self._tasks), why=why)
             await asyncio.wait(self._tasks.values())
         self._collect()
+
+
+def resting_after(builds: int) -> str:
+    """Return why a runner takes no build for a while, after so many it could not end."""
+    return f"resting after {builds} broken builds" if builds > 1 else "resting after a broken build"
 
 
 def _patience(error: PierheadError, wait: float) -> float:

@@ -3,13 +3,16 @@
 Tokens travel in the clear over plain HTTP, so it is for loopback only, unless asked for by name.
 """
 
+import re
 from typing import Final
 from urllib.parse import urlsplit
 
 from pierhead.protocol.errors import Invalid
-from pierhead.protocol.loopback import is_loopback
+from pierhead.protocol.loopback import ip_of, is_loopback
 from pierhead.protocol.problem import problem
 
+# With a letter in it: four numbers that are no address are no name either.
+_NAME: Final = re.compile(r"(?=.*[a-z_-])[a-z0-9_]([a-z0-9._-]*[a-z0-9_.])?")
 INSECURE_HTTP: Final = "PIERHEAD_INSECURE_HTTP"  # the environment variable that allows it
 
 
@@ -33,8 +36,14 @@ def check_url(url: str, *, insecure_http: bool = False) -> str:
 
 
 def host_of(url: str) -> str:
-    """Return the host in a URL, without brackets; empty where there is none that can be read."""
+    """Return the host in a URL, without brackets; empty where there is none that can be read.
+
+    A name in other letters than ASCII has a form in these, too (RFC 5890, `xn--`), which is meant.
+    """
     try:
-        return urlsplit(url).hostname or ""
+        parts = urlsplit(url)
+        host, readable = parts.hostname or "", parts.port != 0 and url.isprintable()
     except ValueError:
         return ""
+    is_host = bool(_NAME.fullmatch(host)) or ip_of(host) is not None
+    return host if is_host and readable else ""

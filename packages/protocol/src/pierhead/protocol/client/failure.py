@@ -1,10 +1,13 @@
 """What is said when a control plane does not answer, or is not who it should be."""
 
+import os
 import ssl
+from urllib.parse import urlsplit
 
 import httpx
 
 from pierhead.protocol.client.address import host_of
+from pierhead.protocol.client.proxy import proxy_for
 from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.loopback import is_loopback
 from pierhead.protocol.problem import problem
@@ -35,7 +38,12 @@ def unanswered(base_url: str, error: httpx.HTTPError) -> Unavailable:
     """Return the error for an address where nobody answers, or stops in between."""
     detail = f"no answer from {base_url}: {error or type(error).__name__}"
     hint = None
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+    if (proxy := proxy_for(base_url, os.environ)) is not None:
+        way = urlsplit(proxy)  # it may have a password in it
+        shown = f"{way.hostname}:{way.port}" if way.port else way.hostname
+        detail = f"no answer from {base_url} by the proxy {shown}: {error or type(error).__name__}"
+        hint = f"is HTTPS_PROXY right? NO_PROXY={host_of(base_url)} asks without one"
+    elif isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         here = is_loopback(host_of(base_url))
         where = "on this machine" if here else "on its machine, if it is not running there"
         hint = f"pierhead up starts the control plane {where}"

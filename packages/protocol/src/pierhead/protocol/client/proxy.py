@@ -9,6 +9,7 @@ import ipaddress
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from pierhead.protocol.client.address import host_of
 from pierhead.protocol.errors import Invalid
 from pierhead.protocol.loopback import ip_of, is_loopback
 from pierhead.protocol.problem import problem
@@ -28,8 +29,9 @@ def proxy_for(url: str, environment: Mapping[str, str]) -> str | None:
     if not said:
         return None
     said = said if "://" in said else f"http://{said}"
-    if urlsplit(said).scheme != "http" or not urlsplit(said).hostname:
-        shown = f"{urlsplit(said).scheme}://{urlsplit(said).hostname or ''}"
+    host = host_of(said)
+    if not host or urlsplit(said).scheme != "http":
+        shown = f"{urlsplit(said).scheme}://{host}" if host else "its host cannot be read"
         hint = "set HTTPS_PROXY to http://HOST:PORT, or NO_PROXY to the control plane's host"
         raise Invalid(problem("invalid-document", f"not an HTTP proxy: {shown}", hint=hint))
     return said

@@ -154,18 +154,39 @@ def _patience_with(
     if not able:
         names = ", ".join(runner.name for runner in others)
         return _Others(None, "no-runner", f"no runner can take this build ({names})")
-    names = ", ".join(runner.name for runner in able)
     if not any(runner.online for runner in able):
         silent = [runner for runner in able if not runner.stopped]
         if not silent:
-            return _Others(None, "no-runner", f"{names} is stopped")
+            return _Others(None, "no-runner", _said_of(able))
         last_seen = [runner.seen_at for runner in silent if runner.seen_at]
         until = max([patience.since, *last_seen]) + policy.offline_grace
         here_from = max([patience.idle_since, *last_seen]) + policy.offline_grace
-        return _Others(until, "no-runner", f"{names} is offline", here_from)
-    refusing = [f"{one.name}: {one.reason}" for one in able if one.refuses_since is not None]
-    why = "; ".join(refusing) if len(refusing) == len(able) else f"{names} is busy"
-    return _Others(patience.since + patience.busy_for, "waited-too-long", why)
+        return _Others(until, "no-runner", _said_of(able), here_from)
+    return _Others(patience.since + patience.busy_for, "waited-too-long", _said_of(able))
+
+
+def _said_of(runners: list[RunnerFacts]) -> str:
+    """Return why none of them takes a build now: "desktop and pi are offline; vps is busy"."""
+    alike: dict[str, list[str]] = {}
+    for runner in runners:
+        if runner.online and runner.refuses_since is not None:
+            alike[f"{runner.name}: {runner.reason}"] = []
+        else:
+            alike.setdefault(_state_of(runner), []).append(runner.name)
+    return "; ".join(_together(names, state) for state, names in alike.items())
+
+
+def _state_of(runner: RunnerFacts) -> str:
+    if runner.online:
+        return "busy"
+    return "stopped" if runner.stopped else "offline"
+
+
+def _together(names: list[str], state: str) -> str:
+    if not names:
+        return state
+    *first, last = names
+    return f"{', '.join(first)} and {last} are {state}" if first else f"{last} is {state}"
 
 
 def _can_begin(here: RunnerFacts | None, wanted: Wanted, cause: GiveUpCause) -> bool:
