@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from pierhead.server import gateway
 from pierhead.server.authority import issue, new_authority
 from pierhead.server.door import Door
 from pierhead.server.gateway import Gateway
@@ -281,6 +282,39 @@ async def test_when_it_is_killed_visitors_hear_it_and_the_next_are_answered(
 
     await eventually(is_carried_again, within=20)
     assert inside.pid != before
+
+
+async def test_one_that_takes_nothing_is_passed_by_and_then_ended(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "LATE_SECONDS", 0.2)
+    monkeypatch.setattr(gateway, "HUNG_SECONDS", 2.0)
+    first = await inside.visit()
+    assert await echo(first) == b"hello"
+    before = inside.pid
+    os.kill(before, signal.SIGSTOP)
+    stuck = asyncio.create_task(inside.visit())  # given away before anything was noticed
+    await asyncio.sleep(0.5)
+
+    passed_by = await inside.visit()
+    assert await echo(passed_by) == b"hello"
+    assert inside.came[-1] is None
+    with contextlib.suppress(OSError):  # what it carried ends with it
+        assert await first[0].read() == b""
+    with pytest.raises(OSError):  # noqa: PT011 - reset, or closed in the middle of the handshake
+        await stuck
+    assert await echo(passed_by) == b"hello"
+
+    async def is_carried_again() -> bool:
+        visitor = await inside.visit()
+        assert await echo(visitor) == b"hello"
+        visitor[1].close()
+        return inside.came[-1] is not None
+
+    await eventually(is_carried_again, within=20)
+    assert inside.pid != before
+    for _, writer in (first, passed_by):
+        writer.close()
 
 
 async def test_what_is_open_goes_on_when_no_more_comes_and_then_it_ends(inside: Inside) -> None:

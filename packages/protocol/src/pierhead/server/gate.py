@@ -3,7 +3,7 @@
 Standard input is a socket, by which connections come that begin with a handshake. With each comes
 one end of a pair, whose other end is already where the connection is going: what the visitor says
 goes on there in the clear, and back. The pair's end can be passed between processes, as a
-connection without TLS can; the keys stay here.
+connection without TLS can; the keys stay here. A byte goes back for each that was received.
 
 It reads nothing of what it carries, and knows neither requests nor who answers them. When its input
 ends, no connection comes any more; those that are open go on to their end.
@@ -190,6 +190,8 @@ class Gate:
         if not message:
             self._no_more.set()
             return
+        with contextlib.suppress(OSError):  # whoever gave it is gone
+            self._end.send(b"\0")
         given = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         context = self._certificates.context()
         if len(given) < 2 or context is None:  # it had no descriptors free

@@ -2,8 +2,9 @@
 
 Each connection that is given away leaves behind one end of a pair, on which the visitor is heard in
 the clear: it can be passed to another process, as a TLS connection itself cannot. The gate is
-started by the first one, and again when it has ended; whoever comes while there is none is answered
-by the control plane's own TLS.
+started by the first one, and again when it has ended; whoever comes while there is none, or while
+it does not take what it is given, is answered by the control plane's own TLS. One that takes
+nothing for long is ended.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -25,6 +27,9 @@ BACKOFF_MAX_SECONDS: Final = 60.0
 # A life of this length was a good one: the next fault starts with the short wait again.
 GOOD_LIFE_SECONDS: Final = 60.0
 LAST_BYTES_SECONDS: Final = 2.0
+# It takes what it is given at once, but for its start, and on a machine with too much to do.
+LATE_SECONDS: Final = 5.0
+HUNG_SECONDS: Final = 30.0
 log = get_logger()
 
 
@@ -101,6 +106,8 @@ class _Life:
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self._told = ended
+        self._given: deque[float] = deque()  # when each was that it has not taken yet
+        self._killing: asyncio.TimerHandle | None = None
         # What is given before the process is up waits in the socket.
         self._end, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._end.setblocking(False)
@@ -116,11 +123,13 @@ class _Life:
             except OSError:
                 self._end.close()
                 raise
-        self._loop.add_reader(self._end, self._over)  # it says nothing: then it has ended
+        self._loop.add_reader(self._end, self._hear)
         log.info("gate.started", process=self.process.pid)
 
     def give(self, connection: socket.socket, far: socket.socket) -> bool:
         """Give a connection, and where it is to be carried; false: it is not taken."""
+        if self._given and self._loop.time() - self._given[0] > LATE_SECONDS:
+            return False
         try:
             socket.send_fds(self._end, [b"\0"], [connection.fileno(), far.fileno()])
         except (BrokenPipeError, ConnectionResetError):
@@ -128,13 +137,42 @@ class _Life:
             return False
         except OSError:
             return False  # so many wait already
+        self._given.append(self._loop.time())
+        if self._killing is None:
+            self._killing = self._loop.call_later(HUNG_SECONDS, self._kill_if_hung)
         return True
 
     def close(self) -> None:
         """Tell it that nothing comes any more."""
+        if self._killing is not None:
+            self._killing.cancel()
         if self._end.fileno() >= 0:
             self._loop.remove_reader(self._end)
             self._end.close()
+
+    def _hear(self) -> None:
+        try:
+            heard = self._end.recv(1)
+        except BlockingIOError:
+            return
+        except OSError:
+            heard = b""
+        if heard and self._given:
+            self._given.popleft()
+        elif not heard:
+            self._over()
+
+    def _kill_if_hung(self) -> None:
+        """End it when it has not taken what it was given so long ago: it carries nothing either."""
+        self._killing = None
+        if not self._given:
+            return
+        left = self._given[0] + HUNG_SECONDS - self._loop.time()
+        if left <= 0:
+            log.warning("gate.hung", process=self.process.pid, untaken=len(self._given))
+            self.process.kill()
+        else:
+            self._killing = self._loop.call_later(left, self._kill_if_hung)
 
     def _over(self) -> None:
         self.close()
