@@ -42,6 +42,29 @@ CMD ["/bin/busybox", "cat", "/greeting"]
 USUAL = Plan()
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.02
+NOTE = "isolates.json"
+
+
+class Seen:
+    """What one runner has found out of this machine: the next ones need not look again.
+
+    Tests of the looking itself have no stage.
+    """
+
+    note: bytes | None = None
+
+    @classmethod
+    def lend(cls, state: Path) -> None:
+        """Give it to a runner that has not begun."""
+        if cls.note is not None:
+            state.mkdir(parents=True, exist_ok=True)
+            (state / NOTE).write_bytes(cls.note)
+
+    @classmethod
+    def keep(cls, state: Path) -> None:
+        """Keep what a runner has found."""
+        with contextlib.suppress(FileNotFoundError):
+            cls.note = cls.note or (state / NOTE).read_bytes()
 
 
 def free_port() -> int:
@@ -183,6 +206,8 @@ class Stage:
 
     async def start_plane(self) -> None:
         """Start the control plane and wait until it answers."""
+        if not (self.folder / "data").exists():
+            Seen.lend(self.folder / "data" / "here")
         self.plane.start()
 
         async def answers() -> bool:
@@ -225,6 +250,7 @@ class Stage:
             code = code.replace(f":{self.port}_", f":{port}_")
         joined = await asyncio.to_thread(self.run, "join", "--no-service", *options, code, **own)
         assert joined.returncode == 0, joined.stderr
+        Seen.lend(state)
         command = [str(BIN / "pierhead"), "runner", "start"]
         service = Service(command, environment, self.folder / f"{name}.log")
         self.services.append(service)
@@ -236,6 +262,7 @@ class Stage:
             return any(runner.name == name and runner.online for runner in runners)
 
         await eventually(online, within=60, what=f"runner {name} is online")
+        Seen.keep(state)
         return service
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -269,6 +296,7 @@ async def stage(
     finally:
         for service in reversed(opened.services):
             await service.stop()
+        Seen.keep(folder / "data" / "here")
 
 
 def hello(dockerfile: str = HELLO, **more: bytes) -> Packed:

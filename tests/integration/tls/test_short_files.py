@@ -64,7 +64,7 @@ async def test_the_connection_ends_before_the_length_and_the_log_says_so_once(
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", port, ssl=trust if secure else None, limit=64 * 1024
         )
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
         if left is None:

@@ -55,6 +55,7 @@ class Wait:
 
     why: str
     until: datetime | None
+    ends_well: bool = False  # as far as anybody knows: what comes then is not worth a word
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,8 @@ def judge(
     if here is not None and not here.online:
         last = max(patience.since, here.seen_at or patience.since)
         if now < last + policy.here_grace:
-            return Wait("the builder on this machine is starting", last + policy.here_grace)
+            until = last + policy.here_grace
+            return Wait("the builder on this machine is starting", until, ends_well=True)
         return NoHope(cause, f"{why}, and the builder on this machine does not start")
     verdict = _here(here, wanted, reason, cause)
     if here is not None and here.refuses_since is not None and isinstance(verdict, Here):

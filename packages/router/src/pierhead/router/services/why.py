@@ -122,7 +122,7 @@ class Reasons:
         """Return the verdict in words, and what follows when the waiting is over."""
         judged = waits.judge(wanted, patience, facts, now=now, policy=self.waiting)
         said = _sentence(judged, facts)
-        if not isinstance(judged, waits.Wait) or judged.until is None:
+        if not isinstance(judged, waits.Wait) or judged.until is None or judged.ends_well:
             return said
         later = waits.judge(wanted, patience, facts, now=judged.until, policy=self.waiting)
         if isinstance(later, waits.Here):
@@ -170,8 +170,9 @@ def _wants(wanted: Wanted) -> str:
 
 def _sentence(judged: waits.Verdict, facts: Sequence[RunnerFacts]) -> str:
     match judged:
-        case waits.Wait(why, until):
-            return f"waits: {why}" + (f" (until {until:%H:%M:%S} UTC)" if until else "")
+        case waits.Wait(why, until, ends_well):
+            end = f" (until {until:%H:%M:%S} UTC)" if until and not ends_well else ""
+            return f"waits: {why}{end}"
         case waits.Here(reason):
             busy = waits_for(judged, facts)
             at_once = "is built on this machine" + (f": {reason}" if reason else "")
