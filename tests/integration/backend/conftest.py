@@ -13,7 +13,7 @@ import pytest
 from pierhead.protocol.plan import Plan
 from pierhead.protocol.result import StopProof
 from pierhead.runner.adapters.buildah import BuildahBackend
-from pierhead.runner.ports import Broken, BuildOrder, Built, Group
+from pierhead.runner.ports import Backend, Broken, BuildOrder, Built, Group
 
 BASE = """\
 FROM scratch AS base
@@ -44,7 +44,7 @@ def write_context(folder: Path, dockerfile: str) -> Path:
 class Attempt:
     """One build under way: what it wrote, and which processes it has."""
 
-    backend: BuildahBackend
+    backend: Backend
     order: BuildOrder
     output: bytearray = field(default_factory=bytearray)
     groups: list[Group] = field(default_factory=list)

@@ -23,51 +23,27 @@ from pierhead.protocol.errors import (
     Unavailable,
 )
 from pierhead.protocol.lease import Acquired, Grant, Held
-from pierhead.protocol.plan import ContextRef, Plan
+from pierhead.protocol.plan import Plan
 from pierhead.protocol.problem import problem
 from pierhead.protocol.result import CacheUse, Failure
 from pierhead.runner import engine as engines
 from pierhead.runner import job as jobs
-from pierhead.runner.adapters import spool as spools
-from pierhead.runner.adapters.spool import LogSpool
 from pierhead.runner.domain.failure import Disk
 from pierhead.runner.engine import Engine, Limits
-from pierhead.runner.ports import Broken, Hold
+from pierhead.runner.ports import Broken
 from pierhead.runner.testing import (
     FakeBackend,
     FakeControl,
     FakeGround,
     FakeHold,
     FakeKeeper,
+    FakeWorkspace,
     away,
     built,
     grant,
 )
 
-ROOMY = Disk("/work", 10**12, 10**12)
 DISKS: dict[str, Disk] = {}  # of attempts
-
-
-class EmptyWorkspace:
-    """A workspace whose context is there at once, when the hold lets it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True)
-
-    async def fetch(self, hold: Hold, wanted: ContextRef) -> Path:
-        async for _ in hold.context(0):
-            pass
-        return self.folder
-
-    def spool(self, hold: Hold) -> LogSpool:
-        return LogSpool(self.folder.with_suffix(".log"), hold)
-
-    def disk(self) -> Disk:
-        return DISKS.get(self.folder.name, ROOMY)
-
-    async def remove(self) -> None:
-        self.folder.rmdir()
 
 
 @dataclass
@@ -96,8 +72,6 @@ async def until(true: Callable[[], object]) -> None:
 
 @pytest.fixture
 async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
-    monkeypatch.setattr(spools, "FLUSH_SECONDS", 0.0)
-    monkeypatch.setattr(spools, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(engines, "LOOK_SECONDS", 0.001)
     stages: list[Stage] = []
 
@@ -111,7 +85,7 @@ async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             ground=ground,
             work=tmp_path / "work",
             limits=Limits(),
-            open_workspace=EmptyWorkspace,
+            open_workspace=partial(FakeWorkspace, disks=DISKS),
             new_id=lambda: f"id{next(numbers)}",
             jitter=lambda _: 0.0,
         )
@@ -125,10 +99,6 @@ async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         await asyncio.gather(stage.running, return_exceptions=True)
 
 
-def good(tmp_path: Path) -> FakeBackend:
-    return FakeBackend(built(tmp_path / "layout"))
-
-
 async def granted(stage: Stage, build_id: str = "b_one", fence: int = 1) -> FakeHold:
     wanted = grant(build_id, fence)
     stage.control.say(Acquired(grants=(wanted,)))
@@ -140,7 +110,7 @@ async def granted(stage: Stage, build_id: str = "b_one", fence: int = 1) -> Fake
 async def test_a_build_is_pushed_and_reported_once_its_log_is_there(
     start: Start, tmp_path: Path
 ) -> None:
-    stage = await start(good(tmp_path))
+    stage = await start(FakeBackend())
     hold = await granted(stage)
 
     await stage.end()
@@ -149,7 +119,7 @@ async def test_a_build_is_pushed_and_reported_once_its_log_is_there(
         "enter fetching",
         "enter building",
         "enter pushing",
-        f"push {stage.backend.outcome.image.platform.manifest_digest}",  # type: ignore[union-attr]
+        f"push {built(tmp_path / 'layout').image.platform.manifest_digest}",
         "enter reporting",
         f"report succeeded after {len(stage.backend.output)} bytes of log",
     ]
@@ -160,10 +130,8 @@ async def test_a_build_is_pushed_and_reported_once_its_log_is_there(
     assert stage.keeper.held == {}
 
 
-async def test_a_request_whose_answer_is_lost_is_the_same_request_again(
-    start: Start, tmp_path: Path
-) -> None:
-    stage = await start(good(tmp_path))
+async def test_a_request_whose_answer_is_lost_is_the_same_request_again(start: Start) -> None:
+    stage = await start(FakeBackend())
     stage.control.say(away(), away(), away(), Acquired(grants=(grant(),)))
     await until(lambda: len(stage.control.asked) >= 5)
     await stage.end()
@@ -174,11 +142,9 @@ async def test_a_request_whose_answer_is_lost_is_the_same_request_again(
     assert stage.control.asked[4].turn > first[0].turn
 
 
-async def test_a_runner_of_another_version_waits_for_the_upgrade_and_goes_on(
-    start: Start, tmp_path: Path
-) -> None:
+async def test_a_runner_of_another_version_waits_for_the_upgrade_and_goes_on(start: Start) -> None:
     other = ProtocolMismatch(problem("version-unsupported", "no common version"))
-    stage = await start(good(tmp_path))
+    stage = await start(FakeBackend())
     stage.control.say(other, Acquired(grants=(grant(),)))
     hold = stage.control.hold(grant())
     await until(lambda: hold.envelopes)
@@ -189,10 +155,8 @@ async def test_a_runner_of_another_version_waits_for_the_upgrade_and_goes_on(
     assert engines._patience(away(), 0.25) == 0.25
 
 
-async def test_a_change_repeats_the_unanswered_request_with_what_is_true_now(
-    start: Start, tmp_path: Path
-) -> None:
-    stage = await start(good(tmp_path))
+async def test_a_change_repeats_the_unanswered_request_with_what_is_true_now(start: Start) -> None:
+    stage = await start(FakeBackend())
     stage.backend.gate = asyncio.Event()
     await granted(stage)
     await until(lambda: len(stage.control.asked) == 2)
@@ -207,8 +171,8 @@ async def test_a_change_repeats_the_unanswered_request_with_what_is_true_now(
     assert after.held == ()
 
 
-async def test_the_same_grant_twice_is_built_once(start: Start, tmp_path: Path) -> None:
-    stage = await start(good(tmp_path))
+async def test_the_same_grant_twice_is_built_once(start: Start) -> None:
+    stage = await start(FakeBackend())
     stage.backend.gate = asyncio.Event()
     await granted(stage)
     stage.control.say(Acquired(grants=(grant(),)))
@@ -219,10 +183,8 @@ async def test_the_same_grant_twice_is_built_once(start: Start, tmp_path: Path) 
     assert stage.backend.begun == ["b_one.1"]
 
 
-async def test_a_newer_grant_waits_for_the_older_attempt_to_be_gone(
-    start: Start, tmp_path: Path
-) -> None:
-    stage = await start(good(tmp_path))
+async def test_a_newer_grant_waits_for_the_older_attempt_to_be_gone(start: Start) -> None:
+    stage = await start(FakeBackend())
     stage.backend.gate, stage.backend.stopping = asyncio.Event(), asyncio.Event()
     older = await granted(stage)
     await until(lambda: stage.backend.begun)
@@ -241,10 +203,8 @@ async def test_a_newer_grant_waits_for_the_older_attempt_to_be_gone(
     assert [found.outcome for found in stage.control.hold(newer).envelopes] == ["succeeded"]
 
 
-async def test_what_the_router_drops_is_ended_and_not_reported(
-    start: Start, tmp_path: Path
-) -> None:
-    stage = await start(good(tmp_path))
+async def test_what_the_router_drops_is_ended_and_not_reported(start: Start) -> None:
+    stage = await start(FakeBackend())
     stage.backend.gate = asyncio.Event()
     hold = await granted(stage)
     await until(lambda: stage.backend.begun)
@@ -256,8 +216,8 @@ async def test_what_the_router_drops_is_ended_and_not_reported(
     assert not any(line.startswith("release") for line in hold.story)
 
 
-async def test_a_drop_of_another_fence_is_not_ours(start: Start, tmp_path: Path) -> None:
-    stage = await start(good(tmp_path))
+async def test_a_drop_of_another_fence_is_not_ours(start: Start) -> None:
+    stage = await start(FakeBackend())
     stage.backend.gate = asyncio.Event()
     hold = await granted(stage, fence=2)
     stage.control.say(Acquired(drop=(Held(build_id="b_one", fence=1),)))
@@ -269,10 +229,8 @@ async def test_a_drop_of_another_fence_is_not_ours(start: Start, tmp_path: Path)
 
 
 @pytest.mark.parametrize("phase", ["fetching", "building", "pushing"])
-async def test_a_cancel_in_any_phase_is_reported_with_its_proof(
-    start: Start, tmp_path: Path, phase: str
-) -> None:
-    stage = await start(good(tmp_path))
+async def test_a_cancel_in_any_phase_is_reported_with_its_proof(start: Start, phase: str) -> None:
+    stage = await start(FakeBackend())
     hold = stage.control.hold(grant())
     gate = asyncio.Event()
     match phase:
@@ -294,10 +252,8 @@ async def test_a_cancel_in_any_phase_is_reported_with_its_proof(
     assert stage.backend.stopped == ["b_one.1"]
 
 
-async def test_a_lease_that_the_keeper_lost_ends_the_build_silently(
-    start: Start, tmp_path: Path
-) -> None:
-    stage = await start(good(tmp_path))
+async def test_a_lease_that_the_keeper_lost_ends_the_build_silently(start: Start) -> None:
+    stage = await start(FakeBackend())
     stage.backend.gate = asyncio.Event()
     hold = await granted(stage)
     await until(lambda: stage.backend.begun)
@@ -308,8 +264,8 @@ async def test_a_lease_that_the_keeper_lost_ends_the_build_silently(
     assert hold.envelopes == []
 
 
-async def test_a_lost_lease_beats_a_wish_to_cancel(start: Start, tmp_path: Path) -> None:
-    stage = await start(good(tmp_path))
+async def test_a_lost_lease_beats_a_wish_to_cancel(start: Start) -> None:
+    stage = await start(FakeBackend())
     stage.backend.gate = asyncio.Event()
     hold = await granted(stage)
     await until(lambda: stage.backend.begun)
@@ -320,10 +276,8 @@ async def test_a_lost_lease_beats_a_wish_to_cancel(start: Start, tmp_path: Path)
     assert hold.envelopes == []
 
 
-async def test_a_drain_lets_the_build_finish_and_takes_no_other(
-    start: Start, tmp_path: Path
-) -> None:
-    stage = await start(good(tmp_path))
+async def test_a_drain_lets_the_build_finish_and_takes_no_other(start: Start) -> None:
+    stage = await start(FakeBackend())
     stage.backend.gate = asyncio.Event()
     hold = await granted(stage)
     await until(lambda: stage.backend.begun)
@@ -336,8 +290,8 @@ async def test_a_drain_lets_the_build_finish_and_takes_no_other(
     assert [found.outcome for found in hold.envelopes] == ["succeeded"]
 
 
-async def test_an_abort_gives_the_build_back(start: Start, tmp_path: Path) -> None:
-    stage = await start(good(tmp_path))
+async def test_an_abort_gives_the_build_back(start: Start) -> None:
+    stage = await start(FakeBackend())
     stage.backend.gate = asyncio.Event()
     hold = await granted(stage)
     await until(lambda: stage.backend.begun)
@@ -350,10 +304,10 @@ async def test_an_abort_gives_the_build_back(start: Start, tmp_path: Path) -> No
 
 
 async def test_a_machine_that_can_build_nothing_says_why_and_looks_again(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engines, "LOOK_AGAIN_SECONDS", 0)
-    sick = good(tmp_path)
+    sick = FakeBackend()
     sick.slots = 0
     stage = await start(sick)
     await until(lambda: stage.control.asked)
@@ -373,10 +327,10 @@ async def test_a_machine_that_can_build_nothing_says_why_and_looks_again(
 
 
 async def test_a_machine_that_did_not_isolate_is_looked_at_again_ever_more_rarely(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engines, "LOOK_AGAIN_SECONDS", 0.01)
-    open_one = good(tmp_path)
+    open_one = FakeBackend()
     open_one.isolation = "none"
     stage = await start(open_one)
     for count in range(1, 4):
@@ -394,10 +348,8 @@ async def test_a_machine_that_did_not_isolate_is_looked_at_again_ever_more_rarel
     assert [one.isolation for one in stage.control.able] == ["none", "full"]
 
 
-async def test_a_runner_says_that_it_ends_when_it_has_nothing_any_more(
-    start: Start, tmp_path: Path
-) -> None:
-    stage = await start(good(tmp_path))
+async def test_a_runner_says_that_it_ends_when_it_has_nothing_any_more(start: Start) -> None:
+    stage = await start(FakeBackend())
     hold = await granted(stage)
 
     await stage.end()
@@ -406,10 +358,8 @@ async def test_a_runner_says_that_it_ends_when_it_has_nothing_any_more(
     assert stage.control.ended == [("s_1", len(stage.control.asked))]
 
 
-async def test_a_router_that_does_not_hear_the_goodbye_keeps_nobody(
-    start: Start, tmp_path: Path
-) -> None:
-    stage = await start(good(tmp_path))
+async def test_a_router_that_does_not_hear_the_goodbye_keeps_nobody(start: Start) -> None:
+    stage = await start(FakeBackend())
     stage.control.deaf = True
     await until(lambda: stage.control.asked)
 
@@ -418,10 +368,8 @@ async def test_a_router_that_does_not_hear_the_goodbye_keeps_nobody(
     assert stage.control.ended == []
 
 
-async def test_an_abort_does_not_wait_for_what_the_router_asked_to_wait(
-    start: Start, tmp_path: Path
-) -> None:
-    stage = await start(good(tmp_path))
+async def test_an_abort_does_not_wait_for_what_the_router_asked_to_wait(start: Start) -> None:
+    stage = await start(FakeBackend())
     stage.control.say(Acquired(retry_after_ms=3_600_000))
     await until(lambda: not stage.control.answers and stage.control.asked)
     stage.engine.abort()
@@ -477,7 +425,7 @@ async def test_what_an_earlier_life_left_does_not_keep_a_runner_from_starting(
         current = following
     os.close(current)
 
-    stage = await start(good(tmp_path))
+    stage = await start(FakeBackend())
     await until(lambda: stage.control.asked)
     await stage.end()
 
@@ -518,10 +466,8 @@ async def test_a_build_that_ends_early_says_how_long_it_took(
     assert hold.envelopes[0].timings.total_ms >= hold.envelopes[0].timings.building_ms
 
 
-async def test_a_push_that_changes_the_image_is_an_integrity_failure(
-    start: Start, tmp_path: Path
-) -> None:
-    stage = await start(good(tmp_path))
+async def test_a_push_that_changes_the_image_is_an_integrity_failure(start: Start) -> None:
+    stage = await start(FakeBackend())
     hold = stage.control.hold(grant())
     hold.failing["push"] = deque([IntegrityError(problem("digest-mismatch", "another"))])
     await granted(stage)
@@ -532,10 +478,8 @@ async def test_a_push_that_changes_the_image_is_an_integrity_failure(
     assert envelope.failure.cause == "integrity"
 
 
-async def test_a_result_that_the_router_cannot_read_becomes_a_failure(
-    start: Start, tmp_path: Path
-) -> None:
-    stage = await start(good(tmp_path))
+async def test_a_result_that_the_router_cannot_read_becomes_a_failure(start: Start) -> None:
+    stage = await start(FakeBackend())
     hold = stage.control.hold(grant())
     hold.failing["report"] = deque([Invalid(problem("invalid-document", "too long"))])
     await granted(stage)
@@ -544,8 +488,8 @@ async def test_a_result_that_the_router_cannot_read_becomes_a_failure(
     assert [found.outcome for found in hold.envelopes] == ["failed"]
 
 
-async def test_a_lease_lost_in_a_push_ends_the_build_silently(start: Start, tmp_path: Path) -> None:
-    stage = await start(good(tmp_path))
+async def test_a_lease_lost_in_a_push_ends_the_build_silently(start: Start) -> None:
+    stage = await start(FakeBackend())
     hold = stage.control.hold(grant())
     hold.failing["push"] = deque([LeaseLost(problem("lease-lost", "gone"))])
     await granted(stage)
@@ -555,8 +499,8 @@ async def test_a_lease_lost_in_a_push_ends_the_build_silently(start: Start, tmp_
     assert stage.backend.stopped == ["b_one.1"]
 
 
-async def test_an_outage_of_the_router_does_not_end_a_build(start: Start, tmp_path: Path) -> None:
-    stage = await start(good(tmp_path))
+async def test_an_outage_of_the_router_does_not_end_a_build(start: Start) -> None:
+    stage = await start(FakeBackend())
     hold = stage.control.hold(grant())
     hold.failing = {name: deque([away(), away()]) for name in ("enter", "append_log")}
     await granted(stage)
@@ -566,10 +510,8 @@ async def test_an_outage_of_the_router_does_not_end_a_build(start: Start, tmp_pa
     assert bytes(hold.log) == stage.backend.output
 
 
-async def test_a_router_that_is_away_at_the_start_is_waited_for(
-    start: Start, tmp_path: Path
-) -> None:
-    stage = await start(good(tmp_path))
+async def test_a_router_that_is_away_at_the_start_is_waited_for(start: Start) -> None:
+    stage = await start(FakeBackend())
     stage.control.sessions.extend([away(), away()])
     hold = await granted(stage)
     await stage.end()
@@ -578,10 +520,8 @@ async def test_a_router_that_is_away_at_the_start_is_waited_for(
     assert stage.backend.swept == 1
 
 
-async def test_a_refused_credential_ends_the_runner_and_its_builds(
-    start: Start, tmp_path: Path
-) -> None:
-    stage = await start(good(tmp_path))
+async def test_a_refused_credential_ends_the_runner_and_its_builds(start: Start) -> None:
+    stage = await start(FakeBackend())
     stage.backend.gate = asyncio.Event()
     hold = await granted(stage)
     await until(lambda: stage.backend.begun)
@@ -598,10 +538,8 @@ def with_secret() -> Grant:
     return msgspec.structs.replace(grant(), plan=Plan(secrets=("npm",)))
 
 
-async def test_a_build_with_secrets_gets_them_and_one_without_does_not_ask(
-    start: Start, tmp_path: Path
-) -> None:
-    stage = await start(good(tmp_path))
+async def test_a_build_with_secrets_gets_them_and_one_without_does_not_ask(start: Start) -> None:
+    stage = await start(FakeBackend())
     asking, other = with_secret(), grant("b_other")
     stage.control.hold(asking).values = {"npm": b"value"}
     stage.control.say(Acquired(grants=(asking, other)))
@@ -613,9 +551,9 @@ async def test_a_build_with_secrets_gets_them_and_one_without_does_not_ask(
 
 
 async def test_secrets_that_cannot_be_read_any_more_are_a_failure_and_not_tried_again(
-    start: Start, tmp_path: Path
+    start: Start,
 ) -> None:
-    stage = await start(good(tmp_path))
+    stage = await start(FakeBackend())
     hold = stage.control.hold(with_secret())
     hold.failing["secrets"] = deque([Refused(problem("not-found", "they cannot be read"))])
     stage.control.say(Acquired(grants=(with_secret(),)))
@@ -629,9 +567,9 @@ async def test_secrets_that_cannot_be_read_any_more_are_a_failure_and_not_tried_
 
 
 async def test_secrets_that_were_sealed_for_somebody_else_are_an_integrity_failure(
-    start: Start, tmp_path: Path
+    start: Start,
 ) -> None:
-    stage = await start(good(tmp_path))
+    stage = await start(FakeBackend())
     hold = stage.control.hold(with_secret())
     hold.failing["secrets"] = deque([IntegrityError(problem("digest-mismatch", "not for us"))])
     stage.control.say(Acquired(grants=(with_secret(),)))
@@ -644,9 +582,9 @@ async def test_secrets_that_were_sealed_for_somebody_else_are_an_integrity_failu
 
 
 async def test_a_lease_that_is_lost_before_the_secrets_come_ends_the_build_silently(
-    start: Start, tmp_path: Path
+    start: Start,
 ) -> None:
-    stage = await start(good(tmp_path))
+    stage = await start(FakeBackend())
     hold = stage.control.hold(with_secret())
     hold.failing["secrets"] = deque([LeaseLost(problem("lease-lost", "a newer attempt"))])
     stage.control.say(Acquired(grants=(with_secret(),)))
@@ -670,9 +608,9 @@ def disks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Disk]:
 
 @pytest.mark.parametrize("phase", ["fetching", "pushing"])
 async def test_a_disk_that_runs_low_ends_the_build_in_every_phase(
-    start: Start, tmp_path: Path, disks: dict[str, Disk], phase: str
+    start: Start, disks: dict[str, Disk], phase: str
 ) -> None:
-    stage = await start(good(tmp_path))
+    stage = await start(FakeBackend())
     hold = stage.control.hold(grant())
     setattr(hold, phase, asyncio.Event())  # never set
     stage.control.say(Acquired(grants=(grant(),)))
@@ -693,9 +631,9 @@ async def test_a_disk_that_runs_low_ends_the_build_in_every_phase(
 
 
 async def test_the_backend_looks_at_the_disk_while_it_builds(
-    start: Start, tmp_path: Path, disks: dict[str, Disk]
+    start: Start, disks: dict[str, Disk]
 ) -> None:
-    stage = await start(good(tmp_path))
+    stage = await start(FakeBackend())
     stage.backend.gate = asyncio.Event()
     hold = await granted(stage)
     await until(lambda: stage.backend.begun)
@@ -708,10 +646,8 @@ async def test_the_backend_looks_at_the_disk_while_it_builds(
     assert hold.envelopes[0].outcome == "succeeded"
 
 
-async def test_a_full_disk_of_the_control_plane_is_told_as_that(
-    start: Start, tmp_path: Path
-) -> None:
-    stage = await start(good(tmp_path))
+async def test_a_full_disk_of_the_control_plane_is_told_as_that(start: Start) -> None:
+    stage = await start(FakeBackend())
     hold = stage.control.hold(grant())
     hold.failing["push"] = deque([Unavailable(problem("storage-full", "could not store it"))])
     stage.control.say(Acquired(grants=(grant(),)))
@@ -724,13 +660,13 @@ async def test_a_full_disk_of_the_control_plane_is_told_as_that(
 
 
 async def test_a_context_for_which_there_is_no_room_is_no_fault_of_the_machine(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def full(*_: object) -> Path:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(EmptyWorkspace, "fetch", full)
-    stage = await start(good(tmp_path))
+    monkeypatch.setattr(FakeWorkspace, "fetch", full)
+    stage = await start(FakeBackend())
     hold = stage.control.hold(grant())
     stage.control.say(Acquired(grants=(grant(),)))
     await until(lambda: hold.envelopes)
@@ -744,7 +680,7 @@ async def test_a_context_for_which_there_is_no_room_is_no_fault_of_the_machine(
 async def test_a_disk_that_filled_while_a_request_was_held_gives_the_build_back_at_once(
     start: Start, tmp_path: Path, disks: dict[str, Disk]
 ) -> None:
-    stage = await start(good(tmp_path))
+    stage = await start(FakeBackend())
     disks["b_one.1"] = LOW
     hold = await granted(stage)
     await until(lambda: hold.story[-1] == "close")
@@ -760,9 +696,9 @@ async def test_a_disk_that_filled_while_a_request_was_held_gives_the_build_back_
 
 
 async def test_a_machine_says_that_its_disk_filled_while_a_request_is_held_and_when_it_has_room(
-    start: Start, tmp_path: Path
+    start: Start,
 ) -> None:
-    stage = await start(good(tmp_path))
+    stage = await start(FakeBackend())
     await until(lambda: stage.control.asked)
     stage.ground.lacking = "its disk is full"
     await until(lambda: len(stage.control.asked) == 2)
@@ -778,9 +714,9 @@ async def test_a_machine_says_that_its_disk_filled_while_a_request_is_held_and_w
 
 
 async def test_a_runner_whose_folder_is_taken_away_gives_back_what_it_has_and_ends(
-    start: Start, tmp_path: Path
+    start: Start,
 ) -> None:
-    stage = await start(good(tmp_path))
+    stage = await start(FakeBackend())
     stage.backend.gate = asyncio.Event()
     hold = await granted(stage)
     await until(lambda: stage.backend.begun)
@@ -797,9 +733,10 @@ async def test_a_runner_whose_folder_is_taken_away_gives_back_what_it_has_and_en
 async def test_a_folder_that_cannot_be_made_gives_the_build_back_and_lets_the_machine_rest(
     start: Start, tmp_path: Path
 ) -> None:
-    stage = await start(good(tmp_path))
+    stage = await start(FakeBackend())
     await until(lambda: stage.control.asked)
-    (tmp_path / "work" / "b_one.1").mkdir()  # the fake's is in the way of itself
+    (tmp_path / "work").rmdir()
+    (tmp_path / "work").touch()
     hold = await granted(stage)
     await until(lambda: "resting after a broken build" in reasons(stage))
     await stage.end()
@@ -814,16 +751,12 @@ async def test_a_folder_that_goes_away_under_a_build_gives_it_back(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "LOOK_SECONDS", 0.001)
-    stage = await start(good(tmp_path))
+    stage = await start(FakeBackend())
     hold = stage.control.hold(grant())
     hold.fetching = asyncio.Event()
     await granted(stage)
     await until(lambda: "enter fetching" in hold.story)
-
-    def gone(_: EmptyWorkspace) -> Disk:
-        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
-
-    monkeypatch.setattr(EmptyWorkspace, "disk", gone)
+    (tmp_path / "work" / "b_one.1").rmdir()
     await until(lambda: "resting after a broken build" in reasons(stage))
     await stage.end()
 
@@ -833,13 +766,13 @@ async def test_a_folder_that_goes_away_under_a_build_gives_it_back(
 
 
 async def test_a_build_that_cannot_be_cleared_away_is_given_back(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unwritable(*_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(FakeBackend, "stop", unwritable)
-    stage = await start(good(tmp_path))
+    stage = await start(FakeBackend())
     hold = await granted(stage)
     await until(lambda: "resting after a broken build" in reasons(stage))
     await stage.end()

@@ -5,14 +5,18 @@ and everything that was called is written down.
 """
 
 import asyncio
+import shutil
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
+
+import msgspec
 
 from pierhead.protocol.digest import digest_of
-from pierhead.protocol.errors import PierheadError, Refused, Unavailable
-from pierhead.protocol.image import BuiltImage
+from pierhead.protocol.errors import IntegrityError, PierheadError, Refused, Unavailable
+from pierhead.protocol.image import read_image
 from pierhead.protocol.lease import (
     Acquire,
     Acquired,
@@ -24,15 +28,15 @@ from pierhead.protocol.lease import (
 )
 from pierhead.protocol.plan import ContextRef, Plan
 from pierhead.protocol.problem import problem
+from pierhead.protocol.redact import Patterns, Redactor
 from pierhead.protocol.result import (
     CacheUse,
     Envelope,
-    ImageConfig,
-    PlatformImage,
     Receipt,
     StopProof,
 )
 from pierhead.protocol.runner import Capabilities, Isolation, Session
+from pierhead.runner.domain.failure import Disk
 from pierhead.runner.ports import (
     Broken,
     BuildOrder,
@@ -44,7 +48,11 @@ from pierhead.runner.ports import (
     Pushed,
 )
 
-NOWHERE = digest_of(b"")
+CONTEXT: Final = b"FROM scratch\n"
+ROOMY: Final = Disk("/work", 10**12, 10**12)
+# Calls one after the other that bring nothing.
+CUTS_MAX: Final = 60
+PART_BYTES: Final = 256 * 1024  # as much as one request may hold
 
 
 def away() -> Unavailable:
@@ -53,36 +61,61 @@ def away() -> Unavailable:
 
 
 def grant(build_id: str = "b_one", fence: int = 1) -> Grant:
-    """Return a grant of an empty context."""
+    """Return a grant of a context with one file."""
     return Grant(
         build_id=build_id,
         fence=fence,
         token="secret",  # noqa: S106 - a fake's
         project="demo",
         plan=Plan(),
-        context=ContextRef(digest=NOWHERE, size_bytes=1, unpacked_bytes=0, files=0),
+        context=reference(CONTEXT),
         repository="demo",
         lease_ttl_ms=20_000,
         renew_in_ms=6_000,
     )
 
 
+def reference(context: bytes) -> ContextRef:
+    """Return what names a context to `FakeWorkspace`: it is its Dockerfile, and not packed."""
+    size = len(context)
+    return ContextRef(digest=digest_of(context), size_bytes=size, unpacked_bytes=size, files=1)
+
+
+LAYER: Final = b"hello"  # not a tar: nothing here unpacks it
+_KIND: Final = "application/vnd.oci.image"
+
+
 def built(layout: Path) -> Built:
-    """Return an image without layers."""
-    manifest = b"{}"
-    image = BuiltImage(
-        manifest=manifest,
-        media_type="application/vnd.oci.image.manifest.v1+json",
-        platform=PlatformImage(
-            platform="linux/amd64",
-            manifest_digest=digest_of(manifest),
-            config_digest=NOWHERE,
-            size_bytes=0,
-            layers=(),
-        ),
-        config=ImageConfig(),
+    """Write an image of one layer as an OCI layout, and return it."""
+    config = msgspec.json.encode(
+        {
+            "os": "linux",
+            "architecture": "amd64",
+            "rootfs": {"type": "layers", "diff_ids": [digest_of(LAYER)]},
+        }
     )
+    manifest = msgspec.json.encode(
+        {
+            "schemaVersion": 2,
+            "mediaType": f"{_KIND}.manifest.v1+json",
+            "config": _described(f"{_KIND}.config.v1+json", config),
+            "layers": [_described(f"{_KIND}.layer.v1.tar", LAYER)],
+        }
+    )
+    blobs = layout / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    for blob in (LAYER, config, manifest):
+        (blobs / digest_of(blob).removeprefix("sha256:")).write_bytes(blob)
+    described = _described(f"{_KIND}.manifest.v1+json", manifest)
+    index = {"schemaVersion": 2, "manifests": [described]}
+    (layout / "index.json").write_bytes(msgspec.json.encode(index))
+    (layout / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
+    image = read_image(manifest, config)
     return Built(layout=layout, image=image, cache=CacheUse(), peak_memory_bytes=None)
+
+
+def _described(kind: str, blob: bytes) -> dict[str, object]:
+    return {"mediaType": kind, "digest": digest_of(blob), "size": len(blob)}
 
 
 @dataclass
@@ -92,6 +125,7 @@ class FakeHold:
     wanted: Grant
     failing: dict[str, deque[PierheadError]] = field(default_factory=dict)
     story: list[str] = field(default_factory=list)
+    packed: bytes = CONTEXT
     log: bytearray = field(default_factory=bytearray)
     envelopes: list[Envelope] = field(default_factory=list)
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -105,11 +139,11 @@ class FakeHold:
             raise self.failing[call].popleft()
 
     async def context(self, offset: int) -> AsyncIterator[bytes]:
-        """Yield nothing."""
+        """Yield the context, from a place on."""
         self._tell("context", str(offset))
         if self.fetching is not None:
             await self.fetching.wait()
-        yield b""
+        yield self.packed[offset:]
 
     async def secrets(self) -> Mapping[str, bytes]:
         """Return the secrets that were set."""
@@ -217,9 +251,12 @@ class FakeControl:
 
 @dataclass
 class FakeBackend:
-    """Builds when it is let; `outcome` is an image, a failure, or an error to raise."""
+    """Builds the same image each time, when it is let; or fails, or raises, as `outcome` says.
 
-    outcome: Built | Broken | Exception
+    It insists on what the port asks of whoever calls it: one build in a slot.
+    """
+
+    outcome: Broken | Exception | None = None
     slots: int = 2
     isolation: Isolation = "full"
     gate: asyncio.Event | None = None  # when there is one, a build waits for it
@@ -229,6 +266,9 @@ class FakeBackend:
     secrets: list[Mapping[str, bytes]] = field(default_factory=list)  # of each build
     stopped: list[str] = field(default_factory=list)
     swept: int = 0
+    occupied: dict[int, str] = field(default_factory=dict)  # slots, by whom, until it is stopped
+    running: set[str] = field(default_factory=set)
+    kept: dict[tuple[int, str, bool], dict[str, bytes]] = field(default_factory=dict)  # contexts
 
     async def probe(self) -> Capabilities:
         """Say that everything is possible."""
@@ -236,7 +276,7 @@ class FakeBackend:
             platforms=("linux/amd64",),
             backend="fake",
             isolation=self.isolation,
-            networks=("default", "none"),
+            networks=("default", "none") if self.isolation == "full" else ("default",),
             cpus=1,
             memory_bytes=1,
             slots=self.slots,
@@ -244,31 +284,162 @@ class FakeBackend:
         )
 
     async def lend(self, order: BuildOrder) -> None:
-        """Have nothing to lend."""
+        """Write down what the project's last build in the slot had."""
+        for name, content in self.kept.pop(_home(order), {}).items():
+            (order.context / name).parent.mkdir(parents=True, exist_ok=True)
+            (order.context / name).write_bytes(content)
 
     async def build(self, order: BuildOrder, log: LogSink, keep: KeepGroup) -> Built | Broken:
         """Write the output, wait, end."""
+        occupant = self.occupied.setdefault(order.slot, order.name)
+        assert occupant == order.name, f"{order.name} in the slot of {occupant}"
         self.begun.append(order.name)
         self.secrets.append(order.secrets)
-        keep(Group(name=order.name, pid=1, cgroups=()))
-        log(self.output)
-        if self.gate is not None:
-            await self.gate.wait()
+        self.running.add(order.name)
+        try:
+            keep(Group(name=order.name, pid=1, cgroups=()))
+            redactor = Redactor(Patterns(order.secrets.values()))
+            log(redactor.feed(self.output) + redactor.finish())
+            if self.gate is not None:
+                await self.gate.wait()
+        finally:
+            self.running.discard(order.name)
         if isinstance(self.outcome, Exception):
             raise self.outcome
-        return self.outcome
+        return self.outcome or built(order.work / "layout")
 
     async def stop(self, order: BuildOrder) -> StopProof:
-        """Leave nothing."""
+        """Leave nothing but what is lent to the next build."""
         if self.stopping is not None:
             await self.stopping.wait()
+        if order.context.is_dir():
+            files = (path for path in order.context.rglob("*") if path.is_file())
+            content = {str(path.relative_to(order.context)): path.read_bytes() for path in files}
+            self.kept[_home(order)] = content
+        shutil.rmtree(order.work, ignore_errors=True)
+        if self.occupied.get(order.slot) == order.name:
+            del self.occupied[order.slot]
         self.stopped.append(order.name)
         return StopProof()
 
     async def sweep(self) -> StopProof:
-        """Count."""
+        """Empty the slots, and count."""
+        self.occupied.clear()
         self.swept += 1
         return StopProof()
+
+
+def _home(order: BuildOrder) -> tuple[int, str, bool]:
+    return order.slot, order.project, order.preview
+
+
+@dataclass
+class FakeSpool:
+    """A log in memory, sent as it comes."""
+
+    hold: Hold
+    data: bytearray = field(default_factory=bytearray)
+    sent: int = 0
+    closed: bool = False
+    more: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has."""
+        return len(self.data)
+
+    @property
+    def digest(self) -> str:
+        """The digest of all of it."""
+        return digest_of(bytes(self.data))
+
+    def write(self, data: bytes) -> None:
+        """Take output."""
+        self.data += data
+        self.more.set()
+
+    def close(self) -> None:
+        """End it."""
+        self.closed = True
+        self.more.set()
+
+    async def send(self) -> None:
+        """Send all of it, from where the router says that it goes on."""
+        while not (self.closed and self.sent == self.size):
+            if self.sent == self.size:
+                self.more.clear()
+                await self.more.wait()
+            elif (following := await self._send_part()) is not None:
+                self.sent = following
+
+    async def _send_part(self) -> int | None:
+        """Return where the log goes on; none: the router is away."""
+        part = bytes(self.data[self.sent : self.sent + PART_BYTES])
+        try:
+            return (await self.hold.append_log(self.sent, part)).next_offset
+        except Unavailable:
+            await asyncio.sleep(0)
+            return None
+        except Refused as refused:
+            if refused.problem.next_offset is None:
+                raise
+            return refused.problem.next_offset
+
+
+@dataclass
+class FakeWorkspace:
+    """A folder whose context is one Dockerfile, on a disk that is as full as a test says."""
+
+    folder: Path
+    disks: Mapping[str, Disk] = field(default_factory=dict)  # by the name of the folder
+    spooled: list[FakeSpool] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+
+    async def fetch(self, hold: Hold, wanted: ContextRef) -> Path:
+        """Write down the context, if it is what was wanted."""
+        content = await _whole(hold, wanted.size_bytes)
+        if digest_of(content) != wanted.digest:
+            raise IntegrityError(problem("digest-mismatch", "the context is another one"))
+        root = self.folder / "context"
+        root.mkdir(exist_ok=True)
+        (root / "Dockerfile").write_bytes(content)
+        return root
+
+    def spool(self, hold: Hold) -> FakeSpool:
+        """Begin the log."""
+        self.spooled.append(FakeSpool(hold))
+        return self.spooled[-1]
+
+    def disk(self) -> Disk:
+        """Say what the test said, while the folder is there."""
+        self.folder.stat()
+        return self.disks.get(self.folder.name, ROOMY)
+
+    async def remove(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+async def _whole(hold: Hold, size: int) -> bytes:
+    """Return a context; after a cut, the rest of it is asked for."""
+    content, cuts = b"", 0
+    while True:
+        before = len(content)
+        try:
+            async for chunk in hold.context(len(content)):
+                content += chunk
+                if len(content) > size:
+                    detail = f"the context does not end after {size} bytes"
+                    raise IntegrityError(problem("digest-mismatch", detail))
+            return content
+        except Unavailable:
+            cuts += len(content) == before
+            if cuts > CUTS_MAX:
+                raise
+            await asyncio.sleep(0)
 
 
 @dataclass
