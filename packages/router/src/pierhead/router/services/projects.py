@@ -68,7 +68,7 @@ class Projects:
         now = self.clock.now()
 
         def operation(ledger: Ledger) -> StoredProject:
-            project = place_for(ledger, request.name, PRODUCTION, now)
+            project, _ = place_for(ledger, request.name, PRODUCTION, now)
             project = replace(project, trusted=request.trusted)
             ledger.save_project(project)
             return project
@@ -157,9 +157,7 @@ class Projects:
         def operation(ledger: Ledger) -> StoredEnvironment:
             if ledger.project(request.project) is None:
                 raise no_project(principal, request.project)
-            place_for(ledger, request.project, request.name, now)
-            found = ledger.environment(request.project, request.name)
-            assert found is not None
+            _, found = place_for(ledger, request.project, request.name, now)
             changed = replace(found, preview=request.preview)
             ledger.save_environment(changed)
             return changed
@@ -196,8 +194,10 @@ class Projects:
         return environment_view(await self.store.write(operation))
 
 
-def place_for(ledger: Ledger, project: str, environment: str, now: datetime) -> StoredProject:
-    """Return the project, with the environment in it; both are made when they are not there.
+def place_for(
+    ledger: Ledger, project: str, environment: str, now: datetime
+) -> tuple[StoredProject, StoredEnvironment]:
+    """Return the project, and the environment in it; both are made when they are not there.
 
     An environment that nobody set up is a preview, except the first: unknown gets less trust.
 
@@ -211,20 +211,20 @@ def place_for(ledger: Ledger, project: str, environment: str, now: datetime) -> 
         ledger.save_project(found)
     if found.removing:
         raise InUse(f"the project {project} is being removed", hint="ask again in a moment")
-    for name in {PRODUCTION, environment}:
-        if ledger.environment(project, name) is None:
-            _check_room(ledger, project)
-            new = StoredEnvironment(
-                project=project, name=name, preview=name != PRODUCTION, created_at=now
-            )
-            ledger.save_environment(new)
-    return found
+    first = _environment_for(ledger, project, PRODUCTION, now)
+    if environment == PRODUCTION:
+        return found, first
+    return found, _environment_for(ledger, project, environment, now)
 
 
-def is_preview(ledger: Ledger, project: str, environment: str) -> bool:
-    """Say whether an environment that is there gets less trust."""
-    found = ledger.environment(project, environment)
-    return found is not None and found.preview
+def _environment_for(ledger: Ledger, project: str, name: str, now: datetime) -> StoredEnvironment:
+    known = ledger.environment(project, name)
+    if known is not None:
+        return known
+    _check_room(ledger, project)
+    new = StoredEnvironment(project=project, name=name, preview=name != PRODUCTION, created_at=now)
+    ledger.save_environment(new)
+    return new
 
 
 def check_limit(limit: int) -> None:

@@ -368,10 +368,10 @@ class Runners:
         request: Acquire,
         now: datetime,
     ) -> list[StoredBuild]:
-        if not ledger.queue_length():
-            return []
         able = facts.capabilities
         looks_around = facts.here or (able is not None and able.emulated)
+        if looks_around and not ledger.queue_length():
+            return []
         everybody = all_facts(ledger, now) if looks_around else ()
         others = [other for other in everybody if not other.here]
         command = machine.Grant(facts.name, session_id, request.request_id)

@@ -45,7 +45,7 @@ from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import all_facts, wanted_by, wanted_of
 from pierhead.router.services.lifecycle import Lifecycle, announce
 from pierhead.router.services.outlook import Outlook, Outlooks
-from pierhead.router.services.projects import check_limit, is_preview, place_for
+from pierhead.router.services.projects import check_limit, place_for
 from pierhead.router.services.steps import running_step
 from pierhead.router.services.sweep import consider_here
 from pierhead.router.services.views import view_of
@@ -128,7 +128,7 @@ class Submissions:
             hint = "wait, cancel some of them, or add a runner: pierhead add NAME --builds"
             detail = f"{QUEUE_MAX} builds wait already"
             raise QueueFull(detail, hint=hint, retry_after_ms=QUEUE_RETRY_MS)
-        project = place_for(ledger, request.project, request.environment, now)
+        project, place = place_for(ledger, request.project, request.environment, now)
         new = StoredBuild(
             build=Build(id=build_id),
             sequence=0,
@@ -138,7 +138,7 @@ class Submissions:
             queued_since=now,
             secrets_mac=self.vault.mac(build_id, secrets) if secrets else None,
             submitted_by=by,
-            preview=is_preview(ledger, request.project, request.environment),
+            preview=place.preview,
             peak_bytes=ledger.last_peak(request.project),
         )
         facts = all_facts(ledger, now)

@@ -35,6 +35,10 @@ T = TypeVar("T")
 # Statements of the path from a submit to its runner are made once: building one again costs more
 # than running it.
 _BUILD_BY_ID: Final = sa.select(t.builds).where(t.builds.c.id == sa.bindparam("build_id"))
+_BUILD_BY_KEY: Final = sa.select(t.builds).where(
+    t.builds.c.project == sa.bindparam("of"), t.builds.c.key == sa.bindparam("said")
+)
+_ADD_BUILD: Final = sa.insert(t.builds)
 # The state is part of the text, so that the index over open builds fits it.
 _IS_QUEUED, _IS_LEASED = (
     sa.and_(t.builds.c.state == sa.literal_column(f"'{state}'"), t.builds.c.children.is_(None))
@@ -47,15 +51,27 @@ _QUEUED: Final = (
     .limit(sa.bindparam("at_most"))
 )
 _LEASED: Final = sa.select(t.builds).where(_IS_LEASED).order_by(t.builds.c.sequence)
+_LEASED_IN_SESSION: Final = _LEASED.where(t.builds.c.lease_session == sa.bindparam("session"))
 _LIVE_ATTEMPTS: Final = sa.select(
     t.builds.c.project, t.builds.c.id, t.builds.c.fence, t.builds.c.last_runner
 ).where(_IS_LEASED)
 _QUEUE_LENGTH: Final = sa.select(sa.func.count()).where(_IS_QUEUED)
 _PLACE: Final = _QUEUE_LENGTH.where(t.builds.c.sequence <= sa.bindparam("of"))
+_RUNNERS: Final = sa.select(t.runners).order_by(t.runners.c.name)
+_RUNNER: Final = sa.select(t.runners).where(t.runners.c.name == sa.bindparam("called"))
 _RUNNER_BY_HASH: Final = sa.select(t.runners).where(
     selector(t.runners.c.credential_hash) == sa.bindparam("part")
 )
+_CONTEXT: Final = sa.select(*(t.contexts.c[name] for name in ContextRef.__struct_fields__)).where(
+    t.contexts.c.project == sa.bindparam("of"), t.contexts.c.digest == sa.bindparam("digest")
+)
 _PEAKS_LOOKED_AT: Final = 5
+_LAST_ENVELOPES: Final = (
+    sa.select(t.builds.c.envelope)
+    .where(t.builds.c.project == sa.bindparam("of"), t.builds.c.envelope.is_not(None))
+    .order_by(t.builds.c.sequence.desc())
+    .limit(_PEAKS_LOOKED_AT)
+)
 # Builds that fail one after the other do not make a question after usual times a long one.
 _DURATIONS_LOOKED_AT: Final = 50
 _ALL: Final = 2**31
@@ -65,6 +81,11 @@ _ADD_EVENT: Final = sa.insert(t.events).values(
     sequence=sa.select(sa.func.coalesce(sa.func.max(t.events.c.sequence), 0) + 1)
     .where(t.events.c.build_id == sa.bindparam("of"))
     .scalar_subquery(),
+)
+_EVENTS: Final = (
+    sa.select(*(column for column in t.events.c if column.name != "build_id"))
+    .where(t.events.c.build_id == sa.bindparam("of"), t.events.c.sequence > sa.bindparam("after"))
+    .order_by(t.events.c.sequence)
 )
 
 
@@ -108,7 +129,8 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
 
     def build_by_key(self, project: str, key: str) -> StoredBuild | None:
         """Return the build that was submitted with a key."""
-        return self._build_where(t.builds.c.project == project, t.builds.c.key == key)
+        row = self._sql.execute(_BUILD_BY_KEY, {"of": project, "said": key}).mappings().first()
+        return _build(row) if row is not None else None
 
     def open_in_group(self, project: str, group: str) -> Sequence[StoredBuild]:
         """Return the builds of a group that have not ended, oldest first."""
@@ -154,11 +176,7 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
 
     def last_peak(self, project: str) -> int | None:
         """Return what the last of the project's newest builds says of its memory."""
-        query = sa.select(t.builds.c.envelope).where(
-            t.builds.c.project == project, t.builds.c.envelope.is_not(None)
-        )
-        newest = query.order_by(t.builds.c.sequence.desc()).limit(_PEAKS_LOOKED_AT)
-        for row in self._sql.execute(newest):
+        for row in self._sql.execute(_LAST_ENVELOPES, {"of": project}):
             peak = msgspec.json.decode(row.envelope, type=Envelope).peak_memory_bytes
             if peak is not None:
                 return peak
@@ -177,7 +195,7 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
     def add_build(self, stored: StoredBuild) -> StoredBuild:
         """Add a build and return it with its sequence."""
         row = {key: value for key, value in _build_row(stored).items() if key != "sequence"}
-        sequence = self._sql.execute(sa.insert(t.builds).values(row)).inserted_primary_key
+        sequence = self._sql.execute(_ADD_BUILD, row).inserted_primary_key
         assert sequence is not None
         return replace(stored, sequence=sequence[0])
 
@@ -226,22 +244,18 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
         until: datetime | None = None,
     ) -> Sequence[StoredBuild]:
         """Return builds that a runner has: all, or of one runner or session, or that end."""
-        query = _LEASED
+        query, named = _LEASED, {}
+        if session is not None:
+            query, named = _LEASED_IN_SESSION, {"session": session}
         if runner is not None:
             query = query.where(t.builds.c.last_runner == runner)
-        if session is not None:
-            query = query.where(t.builds.c.lease_session == session)
         if until is not None:
             query = query.where(t.builds.c.lease_expires_at <= until.timestamp())
-        return self._builds(query)
+        return [_build(row) for row in self._sql.execute(query, named).mappings()]
 
     def live_attempts(self) -> Sequence[LiveAttempt]:
         """Return the attempts that runners have now."""
         return [LiveAttempt._make(row) for row in self._sql.execute(_LIVE_ATTEMPTS)]
-
-    def _build_where(self, *conditions: sa.ColumnElement[bool]) -> StoredBuild | None:
-        row = self._sql.execute(sa.select(t.builds).where(*conditions)).mappings().first()
-        return _build(row) if row is not None else None
 
     def _builds(self, query: sa.Select[Any]) -> Sequence[StoredBuild]:
         return [_build(row) for row in self._sql.execute(query).mappings()]
@@ -282,22 +296,18 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
 
     def events(self, build_id: str, after: int) -> Sequence[StoredEvent]:
         """Return the events of a build after one."""
-        columns = [column for column in t.events.c if column.name != "build_id"]
-        query = sa.select(*columns).where(t.events.c.build_id == build_id)
-        query = query.where(t.events.c.sequence > after).order_by(t.events.c.sequence)
-        return [StoredEvent(**row) for row in self._sql.execute(query).mappings()]
+        rows = self._sql.execute(_EVENTS, {"of": build_id, "after": after})
+        return [StoredEvent(**row) for row in rows.mappings()]
 
     # Runners and join codes.
 
     def runners(self) -> Sequence[StoredRunner]:
         """Return all runners, by name."""
-        query = sa.select(t.runners).order_by(t.runners.c.name)
-        return [_runner(row) for row in self._sql.execute(query).mappings()]
+        return [_runner(row) for row in self._sql.execute(_RUNNERS).mappings()]
 
     def runner(self, name: str) -> StoredRunner | None:
         """Return one runner."""
-        query = sa.select(t.runners).where(t.runners.c.name == name)
-        row = self._sql.execute(query).mappings().first()
+        row = self._sql.execute(_RUNNER, {"called": name}).mappings().first()
         return _runner(row) if row is not None else None
 
     def save_runner(self, runner: StoredRunner) -> None:
@@ -359,11 +369,7 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
 
     def context(self, project: str, digest: str) -> ContextRef | None:
         """Return a context of a project; none: the project has no such context."""
-        columns = [t.contexts.c[name] for name in ContextRef.__struct_fields__]
-        query = sa.select(*columns).where(
-            t.contexts.c.project == project, t.contexts.c.digest == digest
-        )
-        row = self._sql.execute(query).mappings().first()
+        row = self._sql.execute(_CONTEXT, {"of": project, "digest": digest}).mappings().first()
         return ContextRef(**row) if row is not None else None
 
     def save_context(self, project: str, context: ContextRef, now: datetime) -> None:

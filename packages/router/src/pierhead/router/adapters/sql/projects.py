@@ -17,6 +17,10 @@ from pierhead.router.ports.projects import Contents, StoredEnvironment, StoredPr
 # What people count: a build for several platforms is one.
 _WHOLE: Final = builds.c.parent.is_(None)
 _OPEN: Final = builds.c.state.in_(["queued", "leased"])
+_PROJECT: Final = sa.select(t.projects).where(t.projects.c.name == sa.bindparam("called"))
+_ENVIRONMENT: Final = sa.select(t.environments).where(
+    t.environments.c.project == sa.bindparam("of"), t.environments.c.name == sa.bindparam("called")
+)
 _BY_HASH: Final = sa.select(t.tokens).where(selector(t.tokens.c.hash) == sa.bindparam("part"))
 
 
@@ -30,8 +34,7 @@ class SqlProjects:
 
     def project(self, name: str) -> StoredProject | None:
         """Return one project."""
-        query = sa.select(t.projects).where(t.projects.c.name == name)
-        row = self._sql.execute(query).mappings().first()
+        row = self._sql.execute(_PROJECT, {"called": name}).mappings().first()
         return _project(row) if row is not None else None
 
     def projects_page(self, limit: int, after: str, only: str | None) -> Sequence[StoredProject]:
@@ -104,8 +107,7 @@ class SqlProjects:
 
     def environment(self, project: str, name: str) -> StoredEnvironment | None:
         """Return one environment."""
-        query = sa.select(t.environments).where(*_environment_key(project, name))
-        row = self._sql.execute(query).mappings().first()
+        row = self._sql.execute(_ENVIRONMENT, {"of": project, "called": name}).mappings().first()
         return _environment(row) if row is not None else None
 
     def environments_page(
