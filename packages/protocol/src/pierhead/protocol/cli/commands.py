@@ -112,10 +112,13 @@ def _added() -> Iterator[Command]:
 def _declared() -> Iterator[str]:
     """Yield the names of all commands that distributions declare (PyPA, "Entry points")."""
     for place in dict.fromkeys(sys.path):
-        with contextlib.suppress(OSError), os.scandir(place or ".") as found:
-            for entry in found:
-                if entry.name.endswith((".dist-info", ".egg-info")):
-                    yield from _declared_by(os.path.join(entry.path, "entry_points.txt"))
+        names: list[str] = []
+        # Read at once: whoever asks may stop in between, and would leave the folder open.
+        with contextlib.suppress(OSError):
+            names = os.listdir(place or ".")
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")):
+                yield from _declared_by(os.path.join(place or ".", name, "entry_points.txt"))
 
 
 def _declared_by(file: str) -> Iterator[str]:
