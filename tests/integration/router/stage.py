@@ -134,12 +134,15 @@ class House:
             Submit(project=project, plan=plan, context=context, **options)
         )
 
-    async def runner(self, name: str = "desktop", **able: Any) -> "ScriptedRunner":
+    async def credential(self, name: str = "desktop") -> str:
+        """Add a runner, and join as it."""
         joined = await self.owner.add_runner(AddRunner(name=name))
         secret = parse_join_code(joined.code).secret
-        credential = (
-            await self.client(None).enroll(Enroll(secret=secret, nonce=f"{name}-nonce", name=name))
-        ).credential
+        request = Enroll(secret=secret, nonce=f"{name}-nonce", name=name)
+        return (await self.client(None).enroll(request)).credential
+
+    async def runner(self, name: str = "desktop", **able: Any) -> "ScriptedRunner":
+        credential = await self.credential(name)
         runner = ScriptedRunner(house=self, name=name, credential=credential)
         await runner.start(f"{name}-life-1", **able)
         return runner

@@ -15,12 +15,19 @@ from typing import Final
 import msgspec
 
 from pierhead.protocol.digest import digest_of
-from pierhead.protocol.errors import IntegrityError, PierheadError, Refused, Unavailable
+from pierhead.protocol.errors import (
+    IntegrityError,
+    LeaseLost,
+    PierheadError,
+    Refused,
+    Unavailable,
+)
 from pierhead.protocol.image import read_image
 from pierhead.protocol.lease import (
     Acquire,
     Acquired,
     Grant,
+    Held,
     LogAccepted,
     Phase,
     ReleaseReason,
@@ -32,6 +39,7 @@ from pierhead.protocol.redact import Patterns, Redactor
 from pierhead.protocol.result import (
     CacheUse,
     Envelope,
+    Outcome,
     Receipt,
     StopProof,
 )
@@ -120,15 +128,20 @@ def _described(kind: str, blob: bytes) -> dict[str, object]:
 
 @dataclass
 class FakeHold:
-    """An attempt's calls. `failing` holds errors by the name of a call, each raised once."""
+    """An attempt's calls. `failing` holds errors by the name of a call, each raised once.
+
+    `log` and `pushed` are what the router has; an attempt that is `lost` gets refusals alone.
+    """
 
     wanted: Grant
     failing: dict[str, deque[PierheadError]] = field(default_factory=dict)
     story: list[str] = field(default_factory=list)
     packed: bytes = CONTEXT
     log: bytearray = field(default_factory=bytearray)
+    pushed: set[str] = field(default_factory=set)  # digests
     envelopes: list[Envelope] = field(default_factory=list)
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    lost: bool = False
     pushing: asyncio.Event | None = None  # when there is one, a push waits for it
     fetching: asyncio.Event | None = None
     values: Mapping[str, bytes] = field(default_factory=dict)  # of its secrets
@@ -137,13 +150,16 @@ class FakeHold:
         self.story.append(f"{call} {what}".strip())
         if self.failing.get(call):
             raise self.failing[call].popleft()
+        if self.lost:
+            raise LeaseLost(problem("lease-lost", f"attempt {self.wanted.fence} is over"))
 
     async def context(self, offset: int) -> AsyncIterator[bytes]:
         """Yield the context, from a place on."""
         self._tell("context", str(offset))
         if self.fetching is not None:
             await self.fetching.wait()
-        yield self.packed[offset:]
+        if offset < len(self.packed):
+            yield self.packed[offset:]
 
     async def secrets(self) -> Mapping[str, bytes]:
         """Return the secrets that were set."""
@@ -165,35 +181,68 @@ class FakeHold:
         return Signals(cancel_requested=True)
 
     async def append_log(self, offset: int, data: bytes) -> LogAccepted:
-        """Store the bytes; what comes at another place is refused as the router does."""
+        """Store what is new of the bytes; a gap before them is refused."""
         self._tell("append_log")
-        if offset != len(self.log):
+        if offset > len(self.log):
             raise Refused(problem("offset-mismatch", "elsewhere", next_offset=len(self.log)))
-        self.log += data
-        return LogAccepted(next_offset=len(self.log))
+        self.log += data[len(self.log) - offset :]
+        return LogAccepted(next_offset=len(self.log), cancel_requested=self.cancelled.is_set())
 
     async def push(self, image: Built) -> Pushed:
-        """Take an image."""
+        """Take what is not there of an image that is on the disk."""
         self._tell("push", image.image.platform.manifest_digest)
         if self.pushing is not None:
             await self.pushing.wait()
-        return Pushed(sent_bytes=1, present_bytes=0, sent_layers=1)
+        sizes = _sizes(image)
+        new = sizes.keys() - self.pushed
+        self.pushed |= {*sizes, image.image.platform.manifest_digest}
+        return Pushed(
+            sent_bytes=sum(sizes[digest] for digest in new),
+            present_bytes=sum(sizes[digest] for digest in sizes.keys() - new),
+            sent_layers=len(new & {*image.image.platform.layers}),
+        )
 
     async def release(self, reason: ReleaseReason, detail: str) -> None:
         """Take the build back."""
         self._tell("release", f"{reason} {detail}")
+        self.lost = True
 
     async def report(self, envelope: Envelope) -> Receipt:
-        """Take the result."""
-        self._tell("report", f"{envelope.outcome} after {len(self.log)} bytes of log")
-        self.envelopes.append(envelope)
-        return Receipt(
-            build_id=self.wanted.build_id, fence=self.wanted.fence, state=envelope.outcome
-        )
+        """Take the result, and after that only the same one again."""
+        what = f"{envelope.outcome} after {len(self.log)} bytes of log"
+        if self.envelopes[-1:] != [envelope] or self.failing.get("report"):
+            self._tell("report", what)
+            self._check(envelope)
+            self.envelopes.append(envelope)
+        self.lost = True
+        state: Outcome = "cancelled" if self.cancelled.is_set() else envelope.outcome
+        return Receipt(build_id=self.wanted.build_id, fence=self.wanted.fence, state=state)
+
+    def _check(self, envelope: Envelope) -> None:
+        """Refuse what cannot be; the build ends with it.
+
+        Raises:
+            IntegrityError: its image was not pushed, or it was cancelled by nobody.
+        """
+        pushed = envelope.outcome != "succeeded" or envelope.manifest_digest in self.pushed
+        wished = envelope.outcome != "cancelled" or self.cancelled.is_set()
+        if not (pushed and wished):
+            self.lost = True
+            raise IntegrityError(problem("result-mismatch", "that is not true"))
 
     async def close(self) -> None:
         """Write it down."""
         self.story.append("close")
+
+
+def _sizes(image: Built) -> dict[str, int]:
+    """Return the sizes of the blobs of an image, by digest."""
+    platform = image.image.platform
+    blobs = image.layout / "blobs"
+    return {
+        digest: (blobs / digest.replace(":", "/", 1)).stat().st_size
+        for digest in (platform.config_digest, *platform.layers)
+    }
 
 
 @dataclass
@@ -202,10 +251,12 @@ class FakeControl:
 
     answers: deque[Acquired | PierheadError] = field(default_factory=deque)
     sessions: deque[PierheadError] = field(default_factory=deque)
+    processes: list[str] = field(default_factory=list)  # each took over from the one before
     able: list[Capabilities] = field(default_factory=list)  # of each session that was opened
     ended: list[tuple[str, int]] = field(default_factory=list)  # and how often it had asked
     deaf: bool = False  # to goodbyes
     asked: list[Acquire] = field(default_factory=list)
+    answered: dict[str, Acquired] = field(default_factory=dict)  # by the request
     holds: dict[tuple[str, int], FakeHold] = field(default_factory=dict)
     more: asyncio.Event = field(default_factory=asyncio.Event)
     heard: asyncio.Event = field(default_factory=asyncio.Event)
@@ -220,19 +271,36 @@ class FakeControl:
         if self.sessions:
             raise self.sessions.popleft()
         self.able.append(capabilities)
-        return Session(session_id="s_1", lease_ttl_ms=20_000, renew_in_ms=6_000, hold_ms=25_000)
+        if self.processes[-1:] != [process]:
+            self.processes.append(process)
+        session_id = f"s_{len(self.processes)}"
+        return Session(
+            session_id=session_id, lease_ttl_ms=20_000, renew_in_ms=6_000, hold_ms=25_000
+        )
 
     async def acquire(self, request: Acquire) -> Acquired:
-        """Write the request down; answer when there is an answer."""
+        """Write the request down; answer when there is an answer, a repeat as before."""
+        over = [session_id for session_id, _ in self.ended]
+        if request.session_id != f"s_{len(self.processes)}" or request.session_id in over:
+            raise Refused(problem("session-superseded", "this process is not at work any more"))
         self.asked.append(request)
         self.heard.set()
+        if request.request_id in self.answered:
+            return self.answered[request.request_id]
+        if drop := tuple(one for one in request.held if self._is_lost(one)):
+            return Acquired(drop=drop)
         while not self.answers:
             self.more.clear()
             await self.more.wait()
         answer = self.answers.popleft()
         if isinstance(answer, PierheadError):
             raise answer
+        self.answered[request.request_id] = answer
         return answer
+
+    def _is_lost(self, held: Held) -> bool:
+        known = self.holds.get((held.build_id, held.fence))
+        return known is not None and known.lost
 
     async def release_session(self, session_id: str) -> None:
         """Write the goodbye down; a router that is away does not hear it."""
