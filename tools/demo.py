@@ -26,7 +26,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = ROOT / ".demo"
 EXAMPLE: Final = ROOT / "examples" / "hello"
 PIERHEAD: Final = Path(sys.executable).with_name("pierhead")
-USUAL_PORT: Final = 7443
+# Not the usual one of a control plane: whoever goes on to start one finds that free.
+DEMO_PORT: Final = 7440
 START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 30.0
 
@@ -88,8 +89,8 @@ def running() -> Plane | None:
 
 
 def port_for_demo() -> int:
-    """Return the usual port, or another one when it is taken."""
-    for port in (USUAL_PORT, 0):
+    """Return the demo's port, or another one when it is taken."""
+    for port in (DEMO_PORT, 0):
         with contextlib.suppress(OSError), socket() as probe:
             probe.bind(("127.0.0.1", port))
             return int(probe.getsockname()[1])

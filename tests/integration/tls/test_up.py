@@ -189,6 +189,19 @@ def test_a_start_that_fails_brings_back_what_ran(vps: Keyboard) -> None:
     assert (after.returncode, after.stdout) == (0, before.stdout)
 
 
+def test_a_control_plane_of_another_folder_is_not_taken_for_ours(
+    vps: Keyboard, tmp_path: Path, port: int
+) -> None:
+    machine = Keyboard(tmp_path)
+    up = machine.type("up", "--port", str(port))
+    assert up.returncode == 3
+    url = f"http://127.0.0.1:{port}"
+    assert f"error: {url} is another control plane's, with a folder of its own" in up.stderr
+    assert f"hint: end it where it was started, or take another: --port {port + 1}" in up.stderr
+    assert "You are the owner" not in up.stderr
+    assert vps.type("up").returncode == 0
+
+
 def test_a_port_that_is_taken_is_an_error_with_a_hint(tmp_path: Path, port: int) -> None:
     machine = Keyboard(tmp_path)
     with contextlib.closing(socket.create_server(("0.0.0.0", 0))) as taken:

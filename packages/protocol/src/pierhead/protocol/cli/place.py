@@ -91,6 +91,11 @@ def _own_token(url: str) -> str | None:
     """Return the token of this machine's owner, which no other machine may ever be shown."""
     if not is_loopback(host_of(url)) and url.rstrip("/") != _local_url():
         return None
+    return own_token()
+
+
+def own_token() -> str | None:
+    """Return the token of this machine's owner, as its control plane wrote it; none: not ours."""
     try:
         return (config_folder() / "token").read_text().strip()
     except OSError:

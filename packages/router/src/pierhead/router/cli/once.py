@@ -14,7 +14,7 @@ from typing import Final
 from pierhead.protocol.cli.builder import require_builder
 from pierhead.protocol.cli.lastwords import LastWords, size_of, words_of_file
 from pierhead.protocol.cli.place import Place, config_folder
-from pierhead.protocol.cli.speak import UNAVAILABLE, USAGE, fail, tell
+from pierhead.protocol.cli.speak import REFUSED, UNAVAILABLE, USAGE, fail, tell
 from pierhead.protocol.environment import for_a_process
 from pierhead.protocol.errors import PierheadError
 from pierhead.router.attendance import (
@@ -103,7 +103,12 @@ async def _there(place: Place, data: Path) -> Place | None:
     once = noted_url(data)
     if once is not None and await _answers(own := _own(once)):
         return own
-    return place if await _answers(place) else None
+    if not await _answers(place):
+        return None
+    if place.token is None:
+        text = f"the control plane at {place.url} is not of {config_folder()}, which has no token"
+        raise fail(text, f"pierhead login {place.url}, with one from its owner", REFUSED)
+    return place
 
 
 def _own(url: str) -> Place:

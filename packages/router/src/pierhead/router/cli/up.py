@@ -7,7 +7,7 @@ again.
 import asyncio
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,7 +17,7 @@ import typer
 from pierhead.protocol.cli import service
 from pierhead.protocol.cli.given import an_address, whole
 from pierhead.protocol.cli.lastwords import LastWords, size_of
-from pierhead.protocol.cli.place import Place, config_folder, note_local
+from pierhead.protocol.cli.place import Place, config_folder, note_local, own_token
 from pierhead.protocol.cli.service import Service
 from pierhead.protocol.cli.speak import (
     OK,
@@ -175,7 +175,12 @@ def _named(domain: str, acme: str | None, noted: Chosen) -> dict[str, object]:
 def _keep(machine: _Machine, noted: Chosen) -> int:
     """Have it run as was chosen; `noted`: how it was started the last time."""
     ours = service.is_there(machine.service)
-    if asyncio.run(_answers(machine.place)) and (machine.chosen == noted or not ours):
+    answers = asyncio.run(_answers(machine.place))
+    if answers and not ours and not asyncio.run(_takes_our_token(machine.place)):
+        hint = f"end it where it was started, or take another: --port {machine.chosen.port + 1}"
+        text = f"{machine.place.url} is another control plane's, with a folder of its own"
+        raise fail(text, hint, UNAVAILABLE)
+    if answers and (machine.chosen == noted or not ours):
         _tell_all(machine, f"a control plane runs at {machine.place.url} already")
         return OK
     require_folders(machine.data, config_folder())
@@ -360,6 +365,19 @@ def _comes_up(machine: _Machine) -> bool:
             return False
         time.sleep(0.2)
     return False
+
+
+async def _takes_our_token(place: Place) -> bool:
+    """Say whether the owner of this machine's folder is the owner there: somebody began it so."""
+    ours = own_token()
+    if ours is None:
+        return False
+    async with replace(place, token=ours).client() as client:
+        try:
+            await client.capabilities()
+        except PierheadError:
+            return False
+    return True
 
 
 async def _answers(place: Place) -> bool:

@@ -5,9 +5,10 @@ played in its order: each build gets the place that is free first among those th
 keeps it for as long as builds of its project usually take. Whatever comes behind in the queue makes
 nothing later, and no estimate is below nothing.
 
-An estimate is none where nothing is known: no build ever succeeded, or nobody who is there takes
-the build. Why that is, `waiting` says; it also says what happens when the waiting is over, of which
-nothing is foreseen here. Nor are builds that fail early, or come in before they are needed.
+An estimate is none where nothing is known: no build ever succeeded, nobody who is there takes the
+build, or what is before it goes on far longer than its like. Why nobody takes it, `waiting` says;
+it also says what happens when the waiting is over, of which nothing is foreseen here. Nor are
+builds that fail early, or come in before they are needed.
 """
 
 import heapq
@@ -25,6 +26,8 @@ DURATIONS_MAX: Final = 9
 # has outlasted what was expected of it, the less is that worth. So an estimate comes to rest
 # instead of running out, one fifth before the usual end.
 MORE_OF_IT: Final = 0.25
+# What has lasted so many times as long as usual is not like the usual ones: nothing is known of it.
+UNLIKE_THEM: Final = 3
 LEAST_SECONDS: Final = 1.0
 # What was asked to stop is gone in seconds, however long it would have gone on.
 STOPPING_SECONDS: Final = 5.0
@@ -131,4 +134,7 @@ def _left(build: Running, now: datetime) -> float:
     if build.usual is None:
         return math.inf
     lasted = max(0.0, (now - build.since).total_seconds())
-    return max(build.usual.total_seconds() - lasted, lasted * MORE_OF_IT, LEAST_SECONDS)
+    usually = build.usual.total_seconds()
+    if lasted > UNLIKE_THEM * max(usually, LEAST_SECONDS):
+        return math.inf
+    return max(usually - lasted, lasted * MORE_OF_IT, LEAST_SECONDS)
