@@ -25,36 +25,8 @@ from .stage import BIN, BUSYBOX, ROOT, Stage, eventually, free_port, stage
 
 PAGES: Final = ROOT / "docs" / "journeys"
 BLOCK: Final = re.compile(r"(?<=```console\n).*?(?=```)", re.DOTALL)
-WEB: Final = """\
-FROM scratch AS build
-COPY busybox /bin/busybox
-RUN ["/bin/busybox", "--install", "-s", "/bin"]
-RUN mkdir /out && echo "<h1>hello</h1>" > /out/index.html
-FROM scratch
-COPY busybox /bin/busybox
-COPY --from=build /out /www
-CMD ["/bin/busybox", "httpd", "-f", "-h", "/www"]
-"""
-TOOLS: Final = """\
-FROM scratch
-COPY busybox /bin/busybox
-RUN ["/bin/busybox", "--install", "-s", "/bin"]
-"""
-FILES: Final = {
-    "Dockerfile": WEB,
-    "slow.Dockerfile": TOOLS + "RUN echo working; sleep 300\n",
-    "steady.Dockerfile": TOOLS + "RUN echo testing; sleep 18\n",
-    "broken.Dockerfile": TOOLS + "RUN echo compiling; echo no such module: left-pad; exit 7\n",
-    "hungry.Dockerfile": TOOLS + "RUN echo packing; tail -c 600000000 /dev/zero > /dev/null\n",
-    "wrong.Dockerfile": TOOLS + "COPY dist /www\n",
-    "missing.Dockerfile": "FROM registry.invalid/team/base:1\n",
-    "secret.Dockerfile": TOOLS
-    + "RUN --mount=type=secret,id=npm echo the token is $(cat /run/secrets/npm)\n",
-    "private.Dockerfile": "ARG REGISTRY\nFROM $REGISTRY/me/base:1\nCOPY busybox /bin/busybox\n",
-    "token": PASSWORD,
-    "wrong-token": "incorrect horse",
-    ".dockerignore": ".git\nnode_modules\n*.Dockerfile\n*token\n",
-}
+EXAMPLE: Final = ROOT / "examples" / "web"
+TOKENS: Final = {"token": PASSWORD, "wrong-token": "incorrect horse"}
 # What differs between two runs, and what stands for it.
 ASIDE: Final = (
     (re.compile(r"sha256:[0-9a-f]{6,64}|\b[0-9a-f]{64}\b"), "DIGEST"),
@@ -173,12 +145,13 @@ SCENES: Final = {
 def work_folder(parent: Path) -> Path:
     """Make the folder that the pages build."""
     root = parent / "web"
-    (root / ".git").mkdir(parents=True)
+    shutil.copytree(EXAMPLE, root)
+    (root / ".git").mkdir()
     (root / "node_modules").mkdir()
     (root / ".git" / "pack").write_bytes(bytes(800_000))
     (root / "node_modules" / "left-pad.js").write_bytes(bytes(300_000))
     shutil.copy(BUSYBOX, root / "busybox")
-    for name, text in FILES.items():
+    for name, text in TOKENS.items():
         (root / name).write_text(text)
     return root
 

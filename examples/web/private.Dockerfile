@@ -1,0 +1,3 @@
+ARG REGISTRY
+FROM $REGISTRY/me/base:1
+COPY busybox /bin/busybox
