@@ -19,7 +19,7 @@ from pierhead.protocol.result import Envelope, Failure
 from pierhead.runner.adapters.router import HttpControl, Way
 from pierhead.runner.ports import Built, Control, Hold
 from pierhead.runner.testing import FakeControl, FakeHold, built, grant
-from tests.integration.router.stage import House, capabilities, open_house
+from tests.integration.router.stage import House, capabilities
 
 FAILED = Envelope(outcome="failed", failure=Failure(cause="command", message="exit code 7"))
 SECRETS = {"npm": b"a value\0", "empty": b""}
@@ -119,13 +119,6 @@ class FakeTown(Town):
 
     async def log_of(self, build_id: str) -> bytes:
         return bytes(self._hold(build_id).log)
-
-
-@pytest.fixture(scope="module")
-async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
-    """One router for all tests, each with a runner of its own."""
-    async with open_house(tmp_path_factory.mktemp("house")) as opened:
-        yield opened
 
 
 @pytest.fixture(params=["fake", "http"])

@@ -257,7 +257,7 @@ async def test_a_lease_that_the_keeper_lost_ends_the_build_silently(start: Start
     stage.backend.gate = asyncio.Event()
     hold = await granted(stage)
     await until(lambda: stage.backend.begun)
-    stage.keeper.lost["b_one"]("no heartbeat got through in time")
+    stage.keeper.lose("b_one", "no heartbeat got through in time")
     await until(lambda: stage.backend.stopped)
     await stage.end()
 
@@ -269,8 +269,8 @@ async def test_a_lost_lease_beats_a_wish_to_cancel(start: Start) -> None:
     stage.backend.gate = asyncio.Event()
     hold = await granted(stage)
     await until(lambda: stage.backend.begun)
-    stage.keeper.cancel["b_one"]()
-    stage.keeper.lost["b_one"]("409")
+    stage.keeper.wish("b_one")
+    stage.keeper.lose("b_one", "409")
     await stage.end()
 
     assert hold.envelopes == []

@@ -526,22 +526,39 @@ class FakeGround:
 
 @dataclass
 class FakeKeeper:
-    """Holds leases that are lost or cancelled when a test says so."""
+    """Holds leases that are lost, or whose builds should end, when a test says so."""
 
     held: dict[str, Grant] = field(default_factory=dict)
-    groups: list[Group] = field(default_factory=list)
-    lost: dict[str, Callable[[str], None]] = field(default_factory=dict)
+    groups: dict[str, list[Group]] = field(default_factory=dict)  # of what is held, by its build
+    killed: list[Group] = field(default_factory=list)
+    lost: dict[str, Callable[[str], None]] = field(default_factory=dict)  # to be called, once
     cancel: dict[str, Callable[[], None]] = field(default_factory=dict)
 
     def hold(self, wanted: Grant, lost: Callable[[str], None], cancel: Callable[[], None]) -> None:
-        """Write the lease down."""
-        self.held[wanted.build_id] = wanted
-        self.lost[wanted.build_id], self.cancel[wanted.build_id] = lost, cancel
+        """Write the lease down, in the place of an older one."""
+        build_id = wanted.build_id
+        self.held[build_id], self.groups[build_id] = wanted, []
+        self.lost[build_id], self.cancel[build_id] = lost, cancel
 
     def keep(self, group: Group) -> None:
-        """Write the group down."""
-        self.groups.append(group)
+        """Write the group down, if its build is held."""
+        self.groups.get(group.name.rpartition(".")[0], []).append(group)
 
     def drop(self, build_id: str) -> None:
-        """Forget the lease."""
-        self.held.pop(build_id, None)
+        """Forget the lease; nothing is told of it any more."""
+        for known in (self.held, self.groups, self.lost, self.cancel):
+            known.pop(build_id, None)
+
+    def lose(self, build_id: str, reason: str) -> None:
+        """Let a lease be lost: its processes are killed, and then the runner hears of it."""
+        self.cancel.pop(build_id, None)
+        tell = self.lost.pop(build_id, None)
+        if tell is not None:
+            self.killed += self.groups[build_id]
+            tell(reason)
+
+    def wish(self, build_id: str) -> None:
+        """Let the router say, once more, that a build should end."""
+        tell = self.cancel.pop(build_id, None)
+        if tell is not None:
+            tell()

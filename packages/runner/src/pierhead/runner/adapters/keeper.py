@@ -50,7 +50,12 @@ class KeeperProcess:
         """Keep the process alive until cancelled; then end its input, which ends all builds."""
         try:
             while True:
-                self._process = await self._start()
+                try:
+                    self._process = await self._start()
+                except OSError as error:  # no room for a process just now: leases last a while
+                    log.warning("keeper.cannot-start", detail=str(error))
+                    await asyncio.sleep(AGAIN_SECONDS)
+                    continue
                 for held in self._held.values():
                     self._tell(held.order, *held.groups)
                 async with asyncio.TaskGroup() as group:
@@ -124,9 +129,11 @@ class KeeperProcess:
             news = json.loads(line)
             held = self._held.get(news["build"])
             log.info(f"lease.{news['event']}", build=news["build"], reason=news["reason"])
-            if held is not None and news["event"] == "lost":
+            if held is None or held.order["fence"] != news["fence"]:
+                continue  # said of an older attempt before this side let go of it
+            if news["event"] == "lost":
                 held.lost(news["reason"])
-            elif held is not None and news["event"] == "cancel":
+            elif news["event"] == "cancel":
                 held.cancel()
 
     async def _end(self) -> None:

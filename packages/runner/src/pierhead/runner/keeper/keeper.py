@@ -180,7 +180,7 @@ class Hold(threading.Thread):
     def freeze(self) -> bool:
         """Freeze the build until the router answers; no: something of it goes on."""
         self.frozen = True
-        self.keeper.say(self.build, "frozen", "the router does not answer")
+        self.keeper.say(self.build, self.fence, "frozen", "the router does not answer")
         return all(group.freeze() for group in self.groups)
 
     def thaw(self) -> None:
@@ -189,7 +189,7 @@ class Hold(threading.Thread):
             self.frozen = False
             for group in self.groups:
                 group.thaw()
-            self.keeper.say(self.build, "thawed", "")
+            self.keeper.say(self.build, self.fence, "thawed", "")
 
     def add(self, group: Group) -> None:
         """Watch over a group. What it may do is what the build may do now."""
@@ -203,7 +203,7 @@ class Hold(threading.Thread):
         """Take what the answer says besides yes."""
         if body.get("cancel_requested") and not self.cancelled:
             self.cancelled = True
-            self.keeper.say(self.build, "cancel", "")
+            self.keeper.say(self.build, self.fence, "cancel", "")
 
     def beat(self) -> tuple[int, dict[str, Any]]:
         """Send one heartbeat; return the status and the document of the answer."""
@@ -237,7 +237,7 @@ class Hold(threading.Thread):
         if not self.ended.is_set():
             self.ended.set()
             self.kill()
-            self.keeper.say(self.build, "lost", reason)
+            self.keeper.say(self.build, self.fence, "lost", reason)
         self.close()
 
     def kill(self) -> None:
@@ -281,9 +281,10 @@ class Keeper:
         self.lock = threading.Lock()
         self.heard = now()
 
-    def say(self, build: str, event: str, reason: str) -> None:
-        """Tell the runner."""
-        line = json.dumps({"build": build, "event": event, "reason": reason})
+    def say(self, build: str, fence: int, event: str, reason: str) -> None:
+        """Tell the runner; by the fence it knows which attempt is meant: it may have a newer."""
+        news = {"build": build, "fence": fence, "event": event, "reason": reason}
+        line = json.dumps(news)
         with self.lock, contextlib.suppress(OSError):
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
