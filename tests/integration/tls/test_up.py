@@ -106,6 +106,8 @@ def test_the_commands_of_the_machine_find_it_without_a_word(vps: Keyboard, port:
     status = vps.type("status")
     assert status.returncode == 0, status.stderr
     assert f"registry {ADDRESS}:{port}" in status.stdout
+    by_its_public_address = vps.type("status", "--url", f"https://{ADDRESS}:{port}")
+    assert (by_its_public_address.returncode, by_its_public_address.stdout) == (0, status.stdout)
 
 
 def test_a_machine_joins_by_the_printed_code_and_is_named_to_who_waits(

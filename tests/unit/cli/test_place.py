@@ -54,6 +54,18 @@ def test_the_owners_token_goes_where_its_control_plane_was_noted() -> None:
     assert find_place("https://192.0.2.2:7443").token is None
 
 
+def test_the_address_for_others_is_this_machines_own_too(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_text("the authority")
+    note_local("http://127.0.0.1:7443", "https://192.0.2.1:7443")
+
+    own = find_place("https://192.0.2.1:7443/")
+
+    assert (own.token, own.ca, own.chosen) == ("pho_owner", "the authority", True)
+    assert find_place("https://192.0.2.1:7444").token is None
+    assert find_place("http://192.0.2.1:7443").token is None
+    assert (find_place().url, find_place().ca) == ("http://127.0.0.1:7443", None)
+
+
 def test_a_login_elsewhere_without_a_token_is_not_helped_out(tmp_path: Path) -> None:
     (tmp_path / "context.json").write_text(json.dumps({"url": "https://elsewhere.example"}))
 

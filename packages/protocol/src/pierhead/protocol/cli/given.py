@@ -18,6 +18,7 @@ from pierhead.protocol.shape import Shape, shape_of
 
 T = TypeVar("T")
 SHOWN_MAX: Final = 80
+TEXT_FILE_BYTES_MAX: Final = 1_000_000
 PROGRESS: Final = ("auto", "plain", "quiet")
 
 
@@ -57,6 +58,23 @@ def whole(option: str, least: int, most: int, example: int) -> Callable[[Any], i
         raise _refused(option, text, shape)
 
     return number
+
+
+def text_file(option: str) -> Callable[[Any], str]:
+    """Return a parser that gives what a file says: a token, a certificate. It is read once."""
+
+    def read(given: Any) -> str:
+        try:
+            with open(str(given), "rb") as file:
+                data = file.read(TEXT_FILE_BYTES_MAX + 1)
+            if len(data) > TEXT_FILE_BYTES_MAX:
+                raise ValueError("too long")
+            return data.decode()
+        except (OSError, ValueError) as error:
+            shape = Shape("a text file of at most 1 MB", "FILE")
+            raise _refused(option, given, shape) from error
+
+    return read
 
 
 def readable(

@@ -7,12 +7,11 @@ known by its pin: given, or shown and asked about. Until it is known, no token i
 import asyncio
 import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pierhead.protocol.cli.given import an_address, readable
+from pierhead.protocol.cli.given import an_address, readable, text_file
 from pierhead.protocol.cli.place import Place, note_place
 from pierhead.protocol.cli.speak import REFUSED, USAGE, fail, tell
 from pierhead.protocol.client.address import check_url
@@ -27,12 +26,11 @@ TOKEN_BYTES_MAX = 512
 def command(
     url: Annotated[str, typer.Argument(help="Address of the control plane", callback=an_address)],
     token_file: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
+            metavar="FILE",
             help="File with the token; otherwise it is read from stdin",
-            callback=readable(
-                lambda name: Path(name).read_bytes(), "a file that can be read", "FILE", OSError
-            ),
+            parser=text_file("--token-file"),
         ),
     ] = None,
     pin: Annotated[
@@ -51,7 +49,7 @@ def command(
     ca = asyncio.run(_known_ca(url, read_pin(pin) if pin else None))
     if token_file is None and sys.stdin.isatty():
         tell("Paste the token, then press Enter.")
-    text = token_file.read_text() if token_file else sys.stdin.readline(TOKEN_BYTES_MAX)
+    text = sys.stdin.readline(TOKEN_BYTES_MAX) if token_file is None else token_file
     token = text.strip()
     if not token:
         raise fail("no token was given", "pierhead login URL --token-file FILE", USAGE)

@@ -49,8 +49,9 @@ def find_place(url: str | None = None) -> Place:
     if noted and (said is None or noted["url"] == said.rstrip("/")):
         found = token or noted.get("token") or _own_token(noted["url"])
         return Place(noted["url"], found, chosen=True, ca=noted.get("ca"))
-    local = _local_url()
-    there = said or local
+    there = said or _local_url()
+    if _is_own_public(there):
+        return Place(there, token or own_token(), chosen=True, ca=_own_ca())
     return Place(there, token or _own_token(there), chosen=said is not None)
 
 
@@ -60,9 +61,12 @@ def note_place(url: str, token: str, ca: str | None) -> None:
     _write("context.json", {**noted, "ca": ca} if ca else noted)
 
 
-def note_local(url: str) -> None:
-    """Remember where the control plane of this machine answers."""
-    _write("local.json", {"url": url})
+def note_local(url: str, public: str | None = None) -> None:
+    """Remember where the control plane of this machine answers.
+
+    `public`: where it answers others, by TLS of its own authority, whose certificate is beside.
+    """
+    _write("local.json", {"url": url, **({"public": public} if public else {})})
 
 
 def _read(name: str) -> dict[str, str] | None:
@@ -85,6 +89,18 @@ def _write(name: str, document: dict[str, str]) -> None:
 
 def _local_url() -> str:
     return (_read("local.json") or {}).get("url", LOCAL_URL)
+
+
+def _is_own_public(url: str) -> bool:
+    """Say whether others find this machine's control plane by it: whoever answers proves it."""
+    return url.rstrip("/") == (_read("local.json") or {}).get("public")
+
+
+def _own_ca() -> str | None:
+    try:
+        return (config_folder() / "ca.crt").read_text()
+    except OSError:
+        return None
 
 
 def _own_token(url: str) -> str | None:

@@ -2,12 +2,11 @@
 
 import getpass
 import sys
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from pierhead.protocol.cli.given import AsJson, Url, formed, readable
+from pierhead.protocol.cli.given import AsJson, Url, formed, text_file
 from pierhead.protocol.cli.speak import USAGE, columns, fail, give, give_json, tell
 from pierhead.protocol.ids import ProjectName
 from pierhead.protocol.registry import (
@@ -31,7 +30,6 @@ Project = Annotated[
     str | None,
     typer.Option(help="Only for builds of this project", callback=formed(ProjectName)),
 ]
-a_file = readable(lambda name: Path(name).read_text(), "a text file", "FILE", OSError, UnicodeError)
 _HOW: Final[dict[LoginKind, str]] = {
     "open": "it asks nobody for a login",
     "basic": "login works",
@@ -46,7 +44,8 @@ def add(
         str | None, typer.Option("-u", "--username", help="As whom", callback=formed(Username))
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the token", callback=a_file)
+        str | None,
+        typer.Option(metavar="FILE", help="File with the token", parser=text_file("--token-file")),
     ] = None,
     token_stdin: Annotated[
         bool, typer.Option("--token-stdin", help="Read the token from the input")
@@ -63,8 +62,12 @@ def add(
         bool, typer.Option("--plain-http", help="Without TLS: the token goes in the clear")
     ] = False,
     ca_file: Annotated[
-        Path | None,
-        typer.Option(help="The registry's own certificate authority, as PEM", callback=a_file),
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="The registry's own certificate authority, as PEM",
+            parser=text_file("--ca-file"),
+        ),
     ] = None,
     as_json: AsJson = False,
     url: Url = None,
@@ -90,7 +93,7 @@ def add(
         secret=secret,
         project=project,
         plain_http=plain_http,
-        ca=ca_file.read_text() if ca_file else None,
+        ca=ca_file,
         image=image,
     )
     added = ask(url, lambda client: client.add_registry(wanted))
@@ -143,10 +146,10 @@ def _seen(added: RegistryAdded) -> list[str]:
     ]
 
 
-def _secret(host: str, username: str, file: Path | None, *, from_input: bool) -> str:
+def _secret(host: str, username: str, given: str | None, *, from_input: bool) -> str:
     """Return the token, from where it was said to be, or from whoever types it."""
-    if file is not None:
-        found = file.read_text()
+    if given is not None:
+        found = given
     elif from_input or not sys.stdin.isatty():
         found = sys.stdin.read(SECRET_BYTES_MAX + 1)
     else:
@@ -154,5 +157,6 @@ def _secret(host: str, username: str, file: Path | None, *, from_input: bool) ->
     secret = found.strip("\r\n")
     if not 0 < len(secret) <= SECRET_BYTES_MAX:
         text = "there is no token in it" if not secret else "that is too long for a token"
-        raise fail(text, "add --token-file FILE, or --token-stdin", USAGE)
+        hint = f"a token of at most {SECRET_BYTES_MAX} bytes: --token-file FILE, or --token-stdin"
+        raise fail(text, hint, USAGE)
     return secret

@@ -194,7 +194,8 @@ def _keep(machine: _Machine, noted: Chosen) -> int:
         hint = said.hint or machine.service.where_it_speaks
         _go_back(machine, noted, restart=ours)
         raise fail(said.error, hint, UNAVAILABLE)
-    note_local(machine.place.url)
+    own = machine.reached.own_tls and not machine.chosen.domain
+    note_local(machine.place.url, machine.reached.url if own else None)
     _tell_all(machine, how)
     return OK
 
