@@ -12,7 +12,7 @@ import pytest
 
 from pierhead.protocol.build import CancelRequest
 from pierhead.protocol.digest import digest_of
-from pierhead.protocol.errors import IntegrityError, LeaseLost, Refused
+from pierhead.protocol.errors import IntegrityError, Invalid, LeaseLost, Refused
 from pierhead.protocol.lease import Acquire, Acquired, Grant, Held
 from pierhead.protocol.plan import Plan
 from pierhead.protocol.result import Envelope, Failure
@@ -290,6 +290,17 @@ async def test_a_log_has_no_gap_and_no_byte_twice(town: Town) -> None:
     assert refused.value.problem.slug == "offset-mismatch"
     assert refused.value.problem.next_offset == 14
     assert await town.log_of(found.build_id) == b"one\ntwo\nthree\n"
+
+
+async def test_a_part_of_a_log_has_a_bound(town: Town) -> None:
+    found, hold = await granted(town)
+    part = bytes(range(32, 96)) * 4096
+
+    assert (await hold.append_log(0, part)).next_offset == 256 * 1024
+    with pytest.raises(Invalid):
+        await hold.append_log(256 * 1024, part + b"!")
+
+    assert await town.log_of(found.build_id) == part
 
 
 async def test_what_is_there_of_an_image_is_not_sent_again(town: Town, tmp_path: Path) -> None:

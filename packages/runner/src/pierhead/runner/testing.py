@@ -17,6 +17,7 @@ import msgspec
 from pierhead.protocol.digest import digest_of
 from pierhead.protocol.errors import (
     IntegrityError,
+    Invalid,
     LeaseLost,
     PierheadError,
     Refused,
@@ -183,6 +184,8 @@ class FakeHold:
     async def append_log(self, offset: int, data: bytes) -> LogAccepted:
         """Store what is new of the bytes; a gap before them is refused."""
         self._tell("append_log")
+        if len(data) > PART_BYTES:
+            raise Invalid(problem("too-large", f"a part is at most {PART_BYTES} bytes"))
         if offset > len(self.log):
             raise Refused(problem("offset-mismatch", "elsewhere", next_offset=len(self.log)))
         self.log += data[len(self.log) - offset :]
@@ -472,7 +475,8 @@ class FakeWorkspace:
         if digest_of(content) != wanted.digest:
             raise IntegrityError(problem("digest-mismatch", "the context is another one"))
         root = self.folder / "context"
-        root.mkdir(exist_ok=True)
+        shutil.rmtree(root, ignore_errors=True)  # what was lent
+        root.mkdir()
         (root / "Dockerfile").write_bytes(content)
         return root
 
