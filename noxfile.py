@@ -16,8 +16,8 @@ OURS = ["packages", "tests", "tools", "benchmarks", "noxfile.py"]
 FAST = ["types", "lint", "unit", "simulation", "mutants"]
 # The long ones first, in parts side by side: they wait more than they compute.
 SLOW = [
-    *(f"acceptance:{part}/3" for part in (1, 2, 3)),
-    *(f"integration:{part}/3" for part in (1, 2, 3)),
+    *(f"acceptance:{part}/4" for part in (1, 2, 3, 4)),
+    *(f"integration:{part}/4" for part in (1, 2, 3, 4)),
     "packaging",
     "contract",
 ]
@@ -116,7 +116,7 @@ def acceptance(session: nox.Session) -> None:
 def test(session: nox.Session) -> None:
     """Everything: check, then what needs real engines (root)."""
     run(session, "python", "tools/lanes.py", *FAST)
-    run(session, "python", "tools/lanes.py", "--lanes", "3", *SLOW)
+    run(session, "python", "tools/lanes.py", "--lanes", "4", *SLOW)
 
 
 @nox.session

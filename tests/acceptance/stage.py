@@ -26,6 +26,7 @@ from pierhead.protocol.client.upload import upload
 from pierhead.protocol.errors import PierheadError, Unavailable
 from pierhead.protocol.plan import IfNobody, Plan, Submit
 from pierhead.protocol.runner import AddRunner
+from pierhead.runner.adapters.buildah import BuildahBackend
 from tests.contexts import described
 
 T = TypeVar("T")
@@ -95,11 +96,14 @@ class Service:
     command: list[str]
     environment: dict[str, str]
     log: Path
+    state: Path | None = None  # of a runner: what it builds in
+    killed: bool = False
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it; its output goes to its log."""
         assert self.process is None
+        self.killed = False
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 self.command,
@@ -131,7 +135,14 @@ class Service:
 
     async def kill(self) -> None:
         """End it without a word."""
+        self.killed = True
         await self.stop(signal.SIGKILL)
+
+    async def sweep(self) -> None:
+        """Remove what a killed runner left, as it would at its next start."""
+        if self.killed and self.state is not None:
+            left = BuildahBackend(self.state, slots=1, memory_bytes=None)
+            assert (await left.sweep()).clean
 
 
 @dataclass(slots=True)
@@ -252,7 +263,7 @@ class Stage:
         assert joined.returncode == 0, joined.stderr
         Seen.lend(state)
         command = [str(BIN / "pierhead"), "runner", "start"]
-        service = Service(command, environment, self.folder / f"{name}.log")
+        service = Service(command, environment, self.folder / f"{name}.log", state)
         self.services.append(service)
         service.start()
 
@@ -296,6 +307,7 @@ async def stage(
     finally:
         for service in reversed(opened.services):
             await service.stop()
+            await service.sweep()
         Seen.keep(folder / "data" / "here")
 
 
