@@ -97,12 +97,20 @@ async def test_behind_the_end_of_a_log_there_is_nothing(house: House, offset: in
     assert await house.owner.log(build.id, offset=offset) == b""
 
 
-async def test_a_part_of_a_log_in_an_unknown_encoding_is_not_stored(house: House) -> None:
+LINES = zstandard.compress(b"%d\n" * 1000)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "part"), [("gzip", b"\x1f\x8b"), ("zstd", b"line\n"), ("zstd", LINES[:-2])]
+)
+async def test_a_part_of_a_log_that_cannot_be_read_whole_is_not_stored(
+    house: House, encoding: str, part: bytes
+) -> None:
     build, grant = await house.leased(await house.runner())
-    headers = {FENCE_HEADER: "1", OFFSET_HEADER: "0", "Content-Encoding": "gzip"}
+    headers = {FENCE_HEADER: "1", OFFSET_HEADER: "0", "Content-Encoding": encoding}
 
     answered = await house.http(grant.token).patch(
-        f"/api/builds/{build.id}/logs", content=b"\x1f\x8b", headers=headers
+        f"/api/builds/{build.id}/logs", content=part, headers=headers
     )
 
     assert answered.status_code == 400

@@ -3,7 +3,7 @@
 import gzip
 import tempfile
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, cast
@@ -14,11 +14,13 @@ from pierhead.protocol.errors import Invalid
 from pierhead.protocol.plan import CONTEXT_BYTES_MAX
 from pierhead.protocol.problem import problem
 from pierhead.server.disk import leave_room, storage_errors
+from pierhead.server.frames import unframed
 from pierhead.server.threads import in_thread
 
 _PIECE_BYTES: Final = 1024 * 1024
 # Headers and padding of a million small files are about a gigabyte.
 _TAR_BYTES_MAX: Final = CONTEXT_BYTES_MAX + 2**30
+_WINDOW_BYTES: Final = 2**27  # as zstd allows without being told (zstd(1), --long)
 _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 
@@ -56,27 +58,23 @@ def _plain(came: BinaryIO, plain: BinaryIO) -> BinaryIO:
     magic = came.read(4)
     came.seek(0)
     if magic == _ZSTD:
-        reader = zstandard.ZstdDecompressor(max_window_size=2**27)
-        _copy(cast("BinaryIO", reader.stream_reader(came, read_across_frames=True)), plain)
+        _copy(unframed(came, _WINDOW_BYTES), plain)
     elif magic[:2] == _GZIP:
-        _copy(cast("BinaryIO", gzip.GzipFile(fileobj=came)), plain)
+        unzipped = gzip.GzipFile(fileobj=came)
+        _copy(iter(lambda: unzipped.read(_PIECE_BYTES), b""), plain)
     else:
         return came
     plain.seek(0)
     return plain
 
 
-def _copy(source: BinaryIO, target: BinaryIO) -> None:
+def _copy(pieces: Iterator[bytes], target: BinaryIO) -> None:
     size = 0
-    while piece := _read(source):
-        size += len(piece)
-        _require_bound(size)
-        _write(target, piece)
-
-
-def _read(source: BinaryIO) -> bytes:
     try:
-        return source.read(_PIECE_BYTES)
+        for piece in pieces:
+            size += len(piece)
+            _require_bound(size)
+            _write(target, piece)
     except (zstandard.ZstdError, zlib.error, EOFError, gzip.BadGzipFile) as error:
         detail = f"the context is neither a tar nor one that is gzip or zstd: {error}"
         hint = "send it plain: tar c . | ..."

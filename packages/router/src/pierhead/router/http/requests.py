@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import io
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -17,6 +18,7 @@ from pierhead.protocol.problem import problem
 from pierhead.protocol.version import FENCE_HEADER, OFFSET_HEADER, PROTOCOL_HEADER, SPOKEN, Versions
 from pierhead.router.domain.errors import InvalidRequest, Refused, TooLarge, Unauthenticated
 from pierhead.router.domain.token import Attempt, Principal, require_attempt
+from pierhead.server.frames import unframed
 from pierhead.server.problems import (
     on_bug,
     on_gone,
@@ -29,6 +31,7 @@ from pierhead.server.problems import (
 T = TypeVar("T")
 Authenticate: TypeAlias = Callable[[Request], Awaitable[Principal]]
 TOKEN_BYTES_MAX = 4096
+_WINDOW_BYTES: Final = 2**23
 _SEND = "pierhead login URL, or set PIERHEAD_TOKEN"
 
 
@@ -103,19 +106,20 @@ def number(text: str | None, what: str) -> int:
 
 
 def decompressed(data: bytes, limit: int) -> bytes:
-    """Return what a zstd frame holds, never more than `limit` bytes of memory for it.
+    """Return what zstd frames hold, never much more than `limit` bytes of memory for it.
 
     Raises:
-        TooLarge, InvalidRequest: it holds more, or is not a frame.
+        TooLarge, InvalidRequest: it holds more, or is not a frame, or not a whole one.
     """
+    plain = bytearray()
     try:
-        with zstandard.ZstdDecompressor(max_window_size=2**23).stream_reader(data) as reader:
-            plain = reader.read(limit + 1)
-    except zstandard.ZstdError as error:
-        raise InvalidRequest("the part is not zstd") from error
-    if len(plain) > limit:
-        raise TooLarge(f"a part holds at most {limit} bytes")
-    return plain
+        for piece in unframed(io.BytesIO(data), _WINDOW_BYTES):
+            plain += piece
+            if len(plain) > limit:
+                raise TooLarge(f"a part holds at most {limit} bytes")
+    except (zstandard.ZstdError, EOFError) as error:
+        raise InvalidRequest("the part is not zstd, or not all of it") from error
+    return bytes(plain)
 
 
 async def while_connected(request: Request, doing: Coroutine[Any, Any, T]) -> T:
