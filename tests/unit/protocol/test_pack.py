@@ -13,6 +13,7 @@ from pierhead.protocol.archive import Kind
 from pierhead.protocol.client import pack as module
 from pierhead.protocol.client.known import Known
 from pierhead.protocol.client.pack import Packed, pack
+from pierhead.protocol.context import DEPTH_MAX
 from pierhead.protocol.errors import Invalid
 from pierhead.protocol.tree import CHUNK_BYTES, Entry, parse_page
 
@@ -286,6 +287,19 @@ def test_folders_without_end_are_refused(root: Path, monkeypatch: pytest.MonkeyP
     (root / "1/2/3/4/5/6").mkdir(parents=True)
     with pytest.raises(Invalid, match="nested deeper than 6"):
         pack(root)
+
+
+def test_folders_as_deep_as_may_be_are_packed(root: Path) -> None:
+    deep = "/".join(["d"] * (DEPTH_MAX - 1))
+    before = len(os.listdir("/proc/self/fd"))
+    (root / deep).mkdir(parents=True)
+    (root / deep / "file").write_text("deep")
+
+    plain = pack(root)
+    with_extra = pack(root, extra_files={f"{deep}/more": b"deeper"})
+
+    assert (plain.files, with_extra.files) == (2, 3)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ checked out. What did not change since the last time is not read again.
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
+import msgspec
 from msgspec import Struct, field
 
 from pierhead.protocol.archive import ArchiveError, Kind, Member
@@ -109,18 +110,16 @@ def pack(
     Raises:
         Invalid: it is no folder, too large, or was changed meanwhile.
     """
+    extra = dict(extra_files or {})
+    ignore = read_ignore(root, dockerfile, extra)
+    nested = _nested(extra)
     try:
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         detail = f"{root} is not a folder"
         raise Invalid(problem("invalid-document", detail, hint="pierhead build FOLDER")) from error
-    extra = dict(extra_files or {})
-    ignore = read_ignore(root, dockerfile, extra)
     walk = _Walk(ignore, dockerfile, known, limit_bytes)
-    try:
-        walk.folder(descriptor, b"", (), _nested(extra))
-    finally:
-        os.close(descriptor)
+    walk.tree(descriptor, nested)
     walk.pages.end_page()
     if walk.too_large:
         raise walk.refusal()
@@ -136,6 +135,18 @@ def pack(
     )
 
 
+class _Level(Struct):
+    """A folder that is being described."""
+
+    descriptor: int | None  # none: it only has extra files
+    below: bytes  # its name with a slash; the root has none
+    above: tuple[bool, ...]  # which patterns fit it
+    entries: "dict[bytes, os.DirEntry[str]]"
+    extra: Extra
+    rest: Iterator[bytes]  # the names in it that are still to come, in order
+    before: int  # the size of all that was described before it
+
+
 class _Walk:
     """Walks a folder once."""
 
@@ -147,7 +158,7 @@ class _Walk:
         self._always = kept_by_builders(dockerfile)
         self._known = known
         self._limit_bytes = limit_bytes
-        self._depth = 0
+        self._levels: list[_Level] = []  # from the root to where it is
         self._inodes: dict[tuple[int, int, int], bytes] = {}  # device, number and size
         self._sizes: list[tuple[int, bytes]] = []  # of folders and of large files
         self.pages = Pages()
@@ -172,99 +183,100 @@ class _Walk:
         hint = "leave out what the build does not need with a line each in .dockerignore"
         return Invalid(problem("context-too-large", detail[:2000], hint=hint))
 
-    def folder(
+    def tree(self, descriptor: int, extra: Extra) -> None:
+        """Describe a folder with all that is below it; the descriptor is closed at the end.
+
+        Folders may be nested deeper than Python calls itself, hence the list.
+        """
+        self._levels.append(self._level(descriptor, b"", (), extra))
+        try:
+            while self._levels:
+                level = self._levels[-1]
+                inner = self._with_extra(level) if level.extra else self._plain(level)
+                if inner is not None:
+                    self._levels.append(inner)
+                else:
+                    self._sizes.append((self.size - level.before, level.below))
+                    _close(self._levels.pop())
+        finally:
+            for level in self._levels:
+                _close(level)
+
+    def _level(
         self, descriptor: int | None, below: bytes, above: tuple[bool, ...], extra: Extra
-    ) -> None:
-        """Describe what is in a folder; none: in one that only has extra files."""
-        before = self.size
+    ) -> _Level:
         with os.scandir(descriptor) if descriptor is not None else _NO_ENTRIES as found:
             entries = {entry.name.encode("utf-8", "surrogateescape"): entry for entry in found}
-        if extra:
-            self._with_extra(descriptor, below, above, extra, entries)
-        else:
-            self._plain(descriptor, below, above, entries)
-        self._sizes.append((self.size - before, below))
+        names = sorted({*entries, *extra}) if extra else sorted(entries)
+        return _Level(descriptor, below, above, entries, extra, iter(names), self.size)
 
-    def _plain(
-        self,
-        descriptor: int | None,
-        below: bytes,
-        above: tuple[bool, ...],
-        entries: "dict[bytes, os.DirEntry[str]]",
-    ) -> None:
-        """Describe what is in a folder: every entry of every tree comes through here."""
-        prefix, look, always = below.decode(*_NAMES), self._ignore.look, self._always
-        for short in sorted(entries):
-            entry = entries[short]
+    def _plain(self, level: _Level) -> _Level | None:
+        """Describe what is in a folder, up to the next folder in it, and return that.
+
+        Every entry of every tree comes through here.
+        """
+        prefix, look, always = level.below.decode(*_NAMES), self._ignore.look, self._always
+        for short in level.rest:
+            entry = level.entries[short]
             if entry.is_dir(follow_symlinks=False):
-                self._below(descriptor, entry, below + short, above, {})
-            elif look(prefix + entry.name, above)[0] and prefix + entry.name not in always:
-                self._leave_out(below + short)
+                inner = self._below(level, entry, short, {})
+                if inner is not None:
+                    return inner
+            elif look(prefix + entry.name, level.above)[0] and prefix + entry.name not in always:
+                self._leave_out(level.below + short)
             else:
-                self._other(descriptor, entry, below + short)
+                self._other(level.descriptor, entry, level.below + short)
+        return None
 
-    def _with_extra(
-        self,
-        descriptor: int | None,
-        below: bytes,
-        above: tuple[bool, ...],
-        extra: Extra,
-        entries: "dict[bytes, os.DirEntry[str]]",
-    ) -> None:
-        """Describe what is in a folder, and the extra files of it."""
-        for short in sorted({*entries, *extra}):
-            entry, added = entries.get(short), extra.get(short)
+    def _with_extra(self, level: _Level) -> _Level | None:
+        """Do the same where some files come on top of what is in the folder."""
+        for short in level.rest:
+            entry, added = level.entries.get(short), level.extra.get(short)
             if isinstance(added, bytes):
-                self._extra(below + short, added)
+                self._extra(level.below + short, added)
             elif added is not None:
-                self._below(descriptor, entry, below + short, above, added)
+                inner = self._below(level, entry, short, added)
+                if inner is not None:
+                    return inner
             elif entry is not None:
-                self._plain(descriptor, below, above, {short: entry})
+                alone = msgspec.structs.replace(level, rest=iter((short,)))
+                if (inner := self._plain(alone)) is not None:
+                    return inner
+        return None
 
     def _below(
-        self,
-        descriptor: int | None,
-        entry: "os.DirEntry[str] | None",
-        name: bytes,
-        above: tuple[bool, ...],
-        extra: Extra,
-    ) -> None:
-        """Describe a folder, or pass it by when nothing of it is wanted."""
+        self, level: _Level, entry: "os.DirEntry[str] | None", short: bytes, extra: Extra
+    ) -> _Level | None:
+        """Describe a folder itself, and return it; none: nothing of it is wanted."""
+        name = level.below + short
         path = os.fsdecode(name)
-        out, fits = self._ignore.look(path, above)
+        out, fits = self._ignore.look(path, level.above)
         if out and not extra and not self._may_keep_below(path):
             self._leave_out(name)
-            return
+            return None
         real = entry is not None and entry.is_dir(follow_symlinks=False)
         if not out or extra:
             mtime = int(entry.stat(follow_symlinks=False).st_mtime) if entry and real else 0
             self.pages.add(name, describe(Kind.FOLDER, name, True, 0, b""), mtime, 0)
-        self._depth += 1
-        if self._depth >= DEPTH_MAX:
+        if len(self._levels) >= DEPTH_MAX:
             detail = f"folders are nested deeper than {DEPTH_MAX} at {_shown(name)[:200]}"
             raise Invalid(problem("invalid-document", detail, hint="leave it out: .dockerignore"))
         if not real or entry is None:
-            self.folder(None, name + b"/", fits, extra)
-        else:
-            self._enter(descriptor, entry.name, name, fits, extra)
-        self._depth -= 1
+            return self._level(None, name + b"/", fits, extra)
+        return self._enter(level, entry.name, name, fits, extra)
 
     def _enter(
-        self,
-        descriptor: int | None,
-        short: str,
-        name: bytes,
-        fits: tuple[bool, ...],
-        extra: Extra,
-    ) -> None:
+        self, level: _Level, short: str, name: bytes, fits: tuple[bool, ...], extra: Extra
+    ) -> _Level:
         try:
-            inner = os.open(short, _OPEN_FOLDER, dir_fd=descriptor)
+            inner = os.open(short, _OPEN_FOLDER, dir_fd=level.descriptor)
         except OSError as error:
             raise _unreadable(name, error) from error
         try:
-            self.folder(inner, name + b"/", fits, extra)
-        finally:
+            return self._level(inner, name + b"/", fits, extra)
+        except OSError as error:
             os.close(inner)
+            raise _unreadable(name, error) from error
 
     def _may_keep_below(self, path: str) -> bool:
         needed = any(always.startswith(path + "/") for always in self._always)
@@ -377,6 +389,11 @@ class _Walk:
             offset = number * CHUNK_BYTES
             part = min(CHUNK_BYTES, size - offset)
             self.sources[digests[at : at + 32]] = Source(name, offset, part)
+
+
+def _close(level: _Level) -> None:
+    if level.descriptor is not None:
+        os.close(level.descriptor)
 
 
 class _NoEntries:
