@@ -4,7 +4,6 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -17,22 +16,10 @@ from pierhead.runner.adapters.network import close_network, network_of, open_net
 from pierhead.runner.adapters.relay import CONNECTIONS_MAX, Relay, listen_in
 from pierhead.runner.domain.bases import BaseRefusal, authorization
 from pierhead.runner.ports import BaseAnswer, BaseAsk
+from pierhead.runner.testing import FakeBases
 from tests.integration.backend.conftest import call
 
 LAYER = bytes(range(256)) * 4096
-
-
-@dataclass
-class Given:
-    """Bases that a test says."""
-
-    answers: Callable[[BaseAsk], BaseAnswer]
-    asked: list[BaseAsk] = field(default_factory=list)
-
-    @asynccontextmanager
-    async def ask(self, wanted: BaseAsk) -> AsyncIterator[BaseAnswer]:
-        self.asked.append(wanted)
-        yield self.answers(wanted)
 
 
 async def pieces(*parts: bytes | Exception) -> AsyncIterator[bytes]:
@@ -50,8 +37,8 @@ def layer(_: BaseAsk) -> BaseAnswer:
 @asynccontextmanager
 async def relayed(
     answers: Callable[[BaseAsk], BaseAnswer] = layer, *hosts: str
-) -> AsyncIterator[tuple[Relay, Given, httpx.AsyncClient]]:
-    given, log = Given(answers), bytearray()
+) -> AsyncIterator[tuple[Relay, FakeBases, httpx.AsyncClient]]:
+    given, log = FakeBases(says=answers), bytearray()
     relay = Relay(given, hosts or ("docker.io", "r.example:5000"), log.extend)
     async with relay.listening(None):
         headers = {"Authorization": authorization(relay.password)}
@@ -180,7 +167,7 @@ async def test_it_listens_in_the_network_of_its_build_alone() -> None:
     network = network_of("relay-of-a-test.1")
     await open_network(network)
     try:
-        relay = Relay(Given(layer), ("docker.io",), lambda _: None)
+        relay = Relay(FakeBases(says=layer), ("docker.io",), lambda _: None)
         async with relay.listening(network.path):
             port = relay.address.rpartition(":")[2]
             inside = await call("nsenter", f"--net={network.path}", "ss", "-Hltn")

@@ -8,6 +8,7 @@ import asyncio
 import shutil
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -45,8 +46,11 @@ from pierhead.protocol.result import (
     StopProof,
 )
 from pierhead.protocol.runner import Capabilities, Isolation, Session
+from pierhead.runner.domain.bases import BaseRefusal
 from pierhead.runner.domain.failure import Disk
 from pierhead.runner.ports import (
+    BaseAnswer,
+    BaseAsk,
     Broken,
     BuildOrder,
     Built,
@@ -566,3 +570,42 @@ class FakeKeeper:
         tell = self.cancel.pop(build_id, None)
         if tell is not None:
             tell()
+
+
+@dataclass
+class FakeBases:
+    """The base images that a test says, by host, name and reference; `says` may answer instead."""
+
+    manifests: dict[tuple[str, str, str], bytes] = field(default_factory=dict)
+    blobs: dict[tuple[str, str, str], bytes] = field(default_factory=dict)
+    stale_since: str | None = None
+    says: Callable[[BaseAsk], BaseAnswer] | None = None
+    asked: list[BaseAsk] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def ask(self, wanted: BaseAsk) -> AsyncIterator[BaseAnswer]:
+        """Write the question down, and answer."""
+        self.asked.append(wanted)
+        yield self.says(wanted) if self.says is not None else self._found(wanted)
+
+    def _found(self, wanted: BaseAsk) -> BaseAnswer:
+        known = self.manifests if wanted.kind == "manifests" else self.blobs
+        found = known.get((wanted.host, wanted.name, wanted.reference))
+        image = f"{wanted.host}/{wanted.name}"
+        if found is None:
+            refusal = BaseRefusal(image=image, message=f"{wanted.host} has no {image}")
+            return BaseAnswer(status=404, headers={}, refusal=refusal)
+        headers = {"content-length": str(len(found)), "docker-content-digest": digest_of(found)}
+        kind = f"{_KIND}.manifest.v1+json"
+        headers["content-type"] = kind if known is self.manifests else "application/octet-stream"
+        return BaseAnswer(
+            status=200,
+            headers=headers,
+            chunks=_pieces(found if wanted.method == "GET" else b""),
+            stale_since=self.stale_since if known is self.manifests else None,
+        )
+
+
+async def _pieces(data: bytes) -> AsyncIterator[bytes]:
+    for at in range(0, len(data), PART_BYTES):
+        yield data[at : at + PART_BYTES]
