@@ -251,7 +251,8 @@ def test_nobody_answers_at_an_address_that_was_chosen(tmp_path: Path) -> None:
     lonely = Machine(tmp_path, free_port())
     built = lonely.type("build", str(lonely.context(DOCKERFILE)))
     assert built.returncode == 3
-    assert built.stderr.endswith("hint: is it running? on its machine: pierhead status\n")
+    assert "error: no answer from http://127.0.0.1:" in built.stderr
+    assert built.stderr.endswith("hint: pierhead up starts the control plane on this machine\n")
 
 
 def test_up_again_is_no_second_control_plane(machine: Machine) -> None:

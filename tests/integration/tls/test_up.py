@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +56,13 @@ class Keyboard:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+
+def wait_for(question: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not question():
+        assert time.monotonic() < until
+        time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +196,38 @@ def test_a_start_that_fails_brings_back_what_ran(vps: Keyboard) -> None:
     assert failed.returncode == 3
     assert "it runs again as before" in failed.stderr
     assert (after.returncode, after.stdout) == (0, before.stdout)
+
+
+def test_four_at_once_start_one_which_can_be_stopped(tmp_path: Path) -> None:
+    machine = Keyboard(tmp_path)
+    port = free_port()
+    ups = [machine.start("up", "--host", "127.0.0.1", "--port", str(port)) for _ in range(4)]
+    said = [up.communicate(timeout=120) for up in ups]
+    stopped = machine.type("up", "--stop")
+
+    assert [up.returncode for up in ups] == [0] * 4, said
+    assert {out for out, _ in said} == {f"http://127.0.0.1:{port}\n"}
+    assert stopped.returncode == 0, stopped.stderr
+    assert machine.type("status", "--url", f"http://127.0.0.1:{port}").returncode == 3
+
+
+def test_what_somebody_else_started_is_named_and_not_stopped(tmp_path: Path) -> None:
+    machine = Keyboard(tmp_path)
+    port = free_port()
+    serving = machine.start("serve", "--host", "127.0.0.1", "--port", str(port))
+    try:
+        wait_for(
+            lambda: machine.type("status", "--url", f"http://127.0.0.1:{port}").returncode == 0
+        )
+        stopped = machine.type("up", "--stop")
+        assert stopped.returncode == 1
+        assert f"did not start what runs on {tmp_path / 'data'}, process " in stopped.stderr
+        assert f"or: kill {serving.pid}" in stopped.stderr
+        again = machine.type("up", "--host", "127.0.0.1", "--port", str(port))
+        assert again.returncode == 0, again.stderr
+    finally:
+        serving.terminate()
+        serving.communicate(timeout=30)
 
 
 def test_a_control_plane_of_another_folder_is_not_taken_for_ours(

@@ -1,5 +1,7 @@
 """What is said when nobody answers tells the next step."""
 
+import ssl
+
 import httpx
 import pytest
 
@@ -41,3 +43,16 @@ def test_who_goes_by_a_proxy_is_told_which_without_its_password(
     assert error.problem.hint == (
         "is HTTPS_PROXY right? NO_PROXY=build.example.com asks without one"
     )
+
+
+@pytest.mark.parametrize("said", ["certificate is not yet valid", "certificate has expired"])
+def test_who_is_out_of_a_certificates_time_compares_clocks(said: str) -> None:
+    cause = ssl.SSLCertVerificationError()
+    cause.verify_message = said
+    error = httpx.ConnectError("TLS")
+    error.__cause__ = cause
+
+    told = unreachable("https://build.example.com", error)
+
+    assert told.problem.detail.endswith(f"is not to be trusted: {said}")
+    assert told.problem.hint == "compare the clocks of both machines: date"

@@ -29,9 +29,7 @@ def _words(error: Any, context: Any, path: str) -> tuple[str, str]:
     said = str(getattr(error, "message", "")).rstrip(".")
     option, parameter = getattr(error, "option_name", None), getattr(error, "param", None)
     if type(error).__name__ == "NoSuchOption":
-        known = [name for one in context.command.params for name in one.opts] if context else []
-        near = difflib.get_close_matches(str(option), known, 1)
-        return f"{path} has no option {option}", f"{near[0]}? all of them: {page}" if near else page
+        return f"{path} has no option {option}", _instead_of(str(option), context, path, page)
     if option is not None:
         takes = "takes no value" if "not take" in said else "needs a value"
         return f"{option} {takes}", page
@@ -42,6 +40,17 @@ def _words(error: Any, context: Any, path: str) -> tuple[str, str]:
     if extra := _EXTRA.search(said):
         return f"{path} does not take {extra[1]}", page
     return said or f"{path} needs to know what to do", page
+
+
+def _instead_of(option: str, context: Any, path: str, page: str) -> str:
+    """Return what to type for an option that a command has not."""
+    command = context.command if context else None
+    listing = getattr(command, "commands", {}).get("ls")
+    if listing is not None and option in {name for one in listing.params for name in one.opts}:
+        return f"{path} ls {option}"  # without a word more it lists
+    known = [name for one in command.params for name in one.opts] if command else []
+    near = difflib.get_close_matches(option, known, 1)
+    return f"{near[0]}? all of them: {page}" if near else page
 
 
 def _about(error: Any, parameter: Any, path: str, said: str) -> tuple[str, str]:

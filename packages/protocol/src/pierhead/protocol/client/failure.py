@@ -2,6 +2,7 @@
 
 import os
 import ssl
+from typing import Final
 from urllib.parse import urlsplit
 
 import httpx
@@ -11,6 +12,9 @@ from pierhead.protocol.client.proxy import proxy_for
 from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.loopback import is_loopback
 from pierhead.protocol.problem import problem
+
+# What OpenSSL says of a certificate out of its time (X509_verify_cert_error_string(3)).
+_OF_THE_TIME: Final = ("not yet valid", "has expired")
 
 
 def distrusted(error: BaseException | None) -> str | None:
@@ -30,6 +34,8 @@ def unreachable(base_url: str, error: httpx.HTTPError) -> Unavailable:
             "if it has its own certificate authority: "
             f"pierhead login {base_url} --pin PIN (pierhead up prints the pin there)"
         )
+        if any(word in reason for word in _OF_THE_TIME):
+            hint = "compare the clocks of both machines: date"
         return Unavailable(problem("dependency-unavailable", detail, hint=hint))
     return unanswered(base_url, error)
 

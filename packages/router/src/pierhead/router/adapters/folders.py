@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.problem import problem
+from pierhead.router.usable import LOCK
 
 
 def lock(data: Path, role: str = "control plane") -> int:
@@ -17,7 +18,7 @@ def lock(data: Path, role: str = "control plane") -> int:
         Unavailable: another process of the role has it.
     """
     data.mkdir(parents=True, exist_ok=True, mode=0o750)
-    name = "lock" if role == "control plane" else f"{role}.lock"
+    name = LOCK if role == "control plane" else f"{role}.lock"
     descriptor = os.open(data / name, os.O_RDWR | os.O_CREAT, 0o640)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

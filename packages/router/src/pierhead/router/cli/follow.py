@@ -192,7 +192,9 @@ class Story:
                     (give if self._gives else self._tell)(view.reference or "")
                 return OK
             case "cancelled":
-                tell(f"{self._name}  cancelled   {view.id}   {proof_text(result)}".rstrip())
+                by = view.cancel_reason or ""
+                how = f"cancelled: {by}" if by.startswith("replaced by ") else "cancelled"
+                tell(f"{self._name}  {how}   {view.id}   {proof_text(result)}".rstrip())
                 return INTERRUPTED
             case _:
                 failed = next((one for one in view.children if one.state == "failed"), None)

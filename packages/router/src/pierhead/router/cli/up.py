@@ -5,8 +5,11 @@ again.
 """
 
 import asyncio
+import contextlib
+import fcntl
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -44,7 +47,7 @@ from pierhead.router.config import (
 from pierhead.router.domain.errors import Refused
 from pierhead.router.domain.proxies import proxy_lines
 from pierhead.router.domain.reach import Reach, proxy_networks, reach
-from pierhead.router.usable import require_folders
+from pierhead.router.usable import holder_of, require_folders
 
 START_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = 5.0
@@ -161,7 +164,8 @@ def command(
     if plan:
         _tell_plan(machine, restarts=service.is_there(machine.service) and chosen != noted)
         return OK
-    return _keep(machine, noted)
+    with _one_at_a_time(data):
+        return _keep(machine, _noted(data))
 
 
 def _named(domain: str, acme: str | None, noted: Chosen) -> dict[str, object]:
@@ -170,6 +174,18 @@ def _named(domain: str, acme: str | None, noted: Chosen) -> dict[str, object]:
         return {"domain": None}
     named = {"domain": domain, "domain_port": _domain_port(domain, noted), "public_url": None}
     return named | ({"acme": acme} if acme else {})
+
+
+@contextlib.contextmanager
+def _one_at_a_time(data: Path) -> Iterator[None]:
+    """Wait until nobody else starts a control plane there: the second finds that of the first."""
+    require_folders(data, config_folder())
+    folder = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _keep(machine: _Machine, noted: Chosen) -> int:
@@ -183,7 +199,6 @@ def _keep(machine: _Machine, noted: Chosen) -> int:
     if answers and (machine.chosen == noted or not ours):
         _tell_all(machine, f"a control plane runs at {machine.place.url} already")
         return OK
-    require_folders(machine.data, config_folder())
     if ours:
         service.stop(machine.service)  # what was said now is not what it was started with
     _note(machine.data, machine.chosen)
@@ -339,6 +354,9 @@ def _ports(machine: _Machine) -> str:
 
 def _stop(machine: _Machine) -> int:
     if not service.stop(machine.service):
+        if (pid := holder_of(machine.data)) is not None:
+            text = f"`pierhead up` did not start what runs on {machine.data}, process {pid}"
+            raise fail(text, f"end it where it was started, or: kill {pid}", REFUSED)
         text = f"no control plane was started by `pierhead up` on {machine.data}"
         raise fail(text, "pierhead status says what answers, and where", REFUSED)
     tell("stopped; all data stays")
