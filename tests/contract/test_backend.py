@@ -23,6 +23,7 @@ from pierhead.runner.testing import FakeBackend
 from tests.integration.backend.conftest import Attempt, Bench
 from tests.sight import is_gone
 
+USUAL = Plan()
 SECRET = b"correct horse battery"
 FAILED = Failure(cause="command", message="exit code 7", exit_code=7)
 
@@ -45,7 +46,7 @@ class Yard(ABC):
         """Return a build whose step ends with exit code 7."""
 
     @abstractmethod
-    def endless(self, *, slot: int = 0) -> Attempt:
+    def endless(self, *, slot: int = 0, plan: Plan = USUAL) -> Attempt:
         """Return a build that writes `hello`, and never ends by itself."""
 
     @abstractmethod
@@ -80,8 +81,8 @@ class RealYard(Yard):
     def bad(self) -> Attempt:
         return self._bench.attempt("RUN exit 7\n")
 
-    def endless(self, *, slot: int = 0) -> Attempt:
-        return self._bench.attempt("RUN echo hello; sleep 619\n", slot=slot)
+    def endless(self, *, slot: int = 0, plan: Plan = USUAL) -> Attempt:
+        return self._bench.attempt("RUN echo hello; sleep 619\n", slot=slot, plan=plan)
 
     def lose(self, attempt: Attempt) -> None:
         os.killpg(attempt.groups[-1].pid, signal.SIGKILL)
@@ -130,6 +131,7 @@ class FakeYard(Yard):
         project: str = "web",
         preview: bool = False,
         secrets: Mapping[str, bytes] | None = None,
+        plan: Plan = USUAL,
     ) -> FakeAttempt:
         self._count += 1
         work = self._folder / f"b_{self._count}.1"
@@ -142,7 +144,7 @@ class FakeYard(Yard):
             preview=preview,
             context=work / "context",
             work=work,
-            plan=Plan(),
+            plan=plan,
             secrets=secrets or {},
         )
         return FakeAttempt(self.backend, order)
@@ -160,8 +162,8 @@ class FakeYard(Yard):
         attempt.outcome = Broken(failure=FAILED, cache=CacheUse(), peak_memory_bytes=None)
         return attempt
 
-    def endless(self, *, slot: int = 0) -> Attempt:
-        attempt = self._attempt(slot)
+    def endless(self, *, slot: int = 0, plan: Plan = USUAL) -> Attempt:
+        attempt = self._attempt(slot, plan=plan)
         attempt.gate = asyncio.Event()
         return attempt
 
@@ -245,7 +247,9 @@ async def test_a_build_gives_an_image_in_its_own_folder_and_all_of_its_output(ya
     for digest in (image.manifest_digest, image.config_digest, *image.layers):
         blob = found.layout / "blobs" / digest.replace(":", "/", 1)
         assert digest_of(blob.read_bytes()) == digest
+    told = bytes(attempt.output)
     await stopped(attempt)
+    assert attempt.output == told  # and nothing after the answer
 
 
 async def test_whoever_watches_hears_of_the_processes_before_the_first_output(yard: Yard) -> None:
@@ -263,6 +267,7 @@ async def test_whoever_watches_hears_of_the_processes_before_the_first_output(ya
 
     assert min(known) >= 1
     assert {group.name for group in attempt.groups} == {attempt.order.name}
+    assert all(group.pid > 1 for group in attempt.groups)
     await stopped(attempt)
 
 
@@ -275,6 +280,17 @@ async def test_a_step_that_fails_is_an_answer_and_no_error(yard: Yard) -> None:
     assert (found.failure.cause, found.failure.exit_code) == ("command", 7)
     assert not yard.goes_on(attempt)
     await stopped(attempt)
+
+
+async def test_a_build_that_takes_longer_than_it_may_is_ended_and_says_so(yard: Yard) -> None:
+    attempt = yard.endless(plan=Plan(timeout_seconds=1))
+
+    found = await attempt.run()
+
+    assert isinstance(found, Broken)
+    assert found.failure.cause == "time"
+    await stopped(attempt)
+    assert not yard.goes_on(attempt)
 
 
 async def test_a_secret_is_not_in_the_log(yard: Yard) -> None:

@@ -11,12 +11,14 @@ import pytest
 
 from pierhead.protocol.plan import ContextRef, Plan, Submit
 from pierhead.protocol.result import Envelope
+from pierhead.protocol.runner import Capabilities
 from pierhead.router.adapters.sql.ledger import SqlStore
 from pierhead.router.domain.build import Build, Cancel, LeasePolicy, Report, State, decide
 from pierhead.router.domain.build import Grant as GrantCommand
 from pierhead.router.domain.credential import Ability, Credential, Terms
 from pierhead.router.domain.enrollment import Code
 from pierhead.router.domain.parent import Child, Parent
+from pierhead.router.domain.session import Session
 from pierhead.router.ports.builds import LiveAttempt, StoredBuild
 from pierhead.router.ports.images import Manifest
 from pierhead.router.ports.machines import StoredRunner
@@ -288,6 +290,103 @@ async def test_runners_and_codes_are_found_by_their_hashes(kind: str, tmp_path: 
     assert runner is not None
     assert (runner.name, nobody) == ("one", None)
     assert code == Code(runner="two", expires_at=NOW)
+
+
+@KINDS
+async def test_a_hash_is_looked_up_by_its_beginning_and_the_caller_compares_it_whole(
+    kind: str, tmp_path: Path
+) -> None:
+    def fill(ledger: Ledger) -> None:
+        ledger.save_runner(StoredRunner(name="one", credential_hash="h" * 64, created_at=NOW))
+        ledger.save_credential(credential("t_1", hash="t" * 64))
+
+    async with open_store(kind, tmp_path) as store:
+        await store.write(fill)
+        for end in ("0" * 32, ""):
+            runner = await store.read(
+                lambda ledger, end=end: ledger.runner_by_credential("h" * 32 + end)  # type: ignore[misc]
+            )
+            token = await store.read(
+                lambda ledger, end=end: ledger.credential_by_hash("t" * 32 + end)  # type: ignore[misc]
+            )
+            assert (runner and runner.name, token and token.id) == ("one", "t_1")
+
+
+@KINDS
+async def test_runners_come_by_name_as_they_were_stored_and_go_with_their_codes(
+    kind: str, tmp_path: Path
+) -> None:
+    plain = StoredRunner(name="b-two", credential_hash="2" * 64, created_at=NOW)
+    session = Session(
+        id="s_1", runner="a-one", process="p", boot_id="boot", seen_at=NOW, turn=3, ended=True
+    )
+    full = StoredRunner(
+        name="a-one",
+        credential_hash="1" * 64,
+        here=True,
+        created_at=NOW,
+        session=replace(session, public_key=b"\0" * 32, silent_at=NOW, started_ms=5),
+        state_id="state",
+        capabilities=Capabilities(
+            platforms=("linux/amd64",),
+            backend="b",
+            isolation="full",
+            networks=("default",),
+            cpus=2,
+            memory_bytes=2**40,
+            slots=1,
+            limits={"dns": "none"},
+        ),
+        slots=2,
+        reason="draining",
+        refuses_since=NOW,
+    )
+
+    def fill(ledger: Ledger) -> None:
+        ledger.save_runner(plain)
+        ledger.save_runner(full)
+        for name in ("a-one", "b-two"):
+            ledger.save_code(f"of {name}", Code(runner=name, expires_at=NOW, spent_by="n"))
+
+    async with open_store(kind, tmp_path) as store:
+        await store.write(fill)
+        assert await store.read(lambda ledger: list(ledger.runners())) == [full, plain]
+        changed = replace(full, session=None, reason=None, refuses_since=None)
+        await store.write(lambda ledger: ledger.save_runner(changed))
+        assert await store.read(lambda ledger: ledger.runner("a-one")) == changed
+
+        for _ in range(2):
+            await store.write(lambda ledger: ledger.delete_runner("a-one"))
+        assert await store.read(lambda ledger: list(ledger.runners())) == [plain]
+        assert await store.read(lambda ledger: ledger.runner("a-one")) is None
+        assert await store.read(lambda ledger: ledger.code("of a-one")) is None
+        left = await store.read(lambda ledger: ledger.code("of b-two"))
+    assert left == Code(runner="b-two", expires_at=NOW, spent_by="n")
+
+
+@KINDS
+async def test_the_last_time_at_which_heartbeats_were_accepted_is_known(
+    kind: str, tmp_path: Path
+) -> None:
+    later = NOW + timedelta(seconds=1.25)
+    async with open_store(kind, tmp_path) as store:
+        assert await store.read(lambda ledger: ledger.alive_at()) is None
+        for now in (NOW, later):
+            await store.write(lambda ledger, now=now: ledger.mark_alive(now))  # type: ignore[misc]
+            assert await store.read(lambda ledger: ledger.alive_at()) == now
+
+
+@KINDS
+async def test_projects_that_are_being_removed_are_found_after_a_restart(
+    kind: str, tmp_path: Path
+) -> None:
+    stays = StoredProject(name="web", trusted=True, created_at=NOW)
+    goes = StoredProject(name="shop", trusted=False, created_at=NOW, removing=True)
+    async with open_store(kind, tmp_path) as store:
+        for project in (stays, goes):
+            await store.write(lambda ledger, one=project: ledger.save_project(one))  # type: ignore[misc]
+        assert await store.read(lambda ledger: list(ledger.removing())) == ["shop"]
+        assert await store.read(lambda ledger: ledger.project("shop")) == goes
 
 
 def credential(token_id: str, project: str | None = "web", **changes: object) -> Credential:

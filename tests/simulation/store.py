@@ -224,8 +224,8 @@ class MemoryLedger:
         self.codes_[secret_hash] = code
 
     def runner_by_credential(self, credential_hash: str) -> StoredRunner | None:
-        holders = (r for r in self.runners_.values() if r.credential_hash == credential_hash)
-        return next(holders, None)
+        part = credential_hash[:32]
+        return next((r for r in self.runners_.values() if r.credential_hash[:32] == part), None)
 
     def project(self, name: str) -> StoredProject | None:
         return self.projects_.get(name)

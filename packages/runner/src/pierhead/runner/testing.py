@@ -41,6 +41,7 @@ from pierhead.protocol.redact import Patterns, Redactor
 from pierhead.protocol.result import (
     CacheUse,
     Envelope,
+    Failure,
     Outcome,
     Receipt,
     StopProof,
@@ -63,6 +64,8 @@ from pierhead.runner.ports import (
 
 CONTEXT: Final = b"FROM scratch\n"
 ROOMY: Final = Disk("/work", 10**12, 10**12)
+# Beyond what Linux gives out (PID_MAX_LIMIT), so that nobody is killed who happens to have it.
+NO_PROCESS: Final = 2**22 + 1
 # Calls one after the other that bring nothing.
 CUTS_MAX: Final = 60
 PART_BYTES: Final = 256 * 1024  # as much as one request may hold
@@ -372,11 +375,15 @@ class FakeBackend:
         self.secrets.append(order.secrets)
         self.running.add(order.name)
         try:
-            keep(Group(name=order.name, pid=1, cgroups=()))
+            keep(Group(name=order.name, pid=NO_PROCESS, cgroups=()))
             redactor = Redactor(Patterns(order.secrets.values()))
             log(redactor.feed(self.output) + redactor.finish())
-            if self.gate is not None:
-                await self.gate.wait()
+            async with asyncio.timeout(order.plan.timeout_seconds):
+                if self.gate is not None:
+                    await self.gate.wait()
+        except TimeoutError:
+            failure = Failure(cause="time", message="it took longer than it may take")
+            return Broken(failure=failure, cache=CacheUse(), peak_memory_bytes=None)
         finally:
             self.running.discard(order.name)
         if isinstance(self.outcome, Exception):
