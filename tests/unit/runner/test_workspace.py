@@ -268,6 +268,17 @@ async def test_what_is_deeper_than_python_can_call_itself_is_removed(tmp_path: P
     assert not here.folder.exists()
 
 
+async def test_a_machine_without_room_for_a_process_removes_nothing_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = DiskWorkspace(tmp_path / "b_1.1")
+    monkeypatch.setenv("PATH", str(tmp_path))  # where no program is that could be started
+
+    await here.remove()
+
+    assert here.folder.exists()
+
+
 def test_a_workspace_that_was_left_behind_begins_empty(tmp_path: Path) -> None:
     DiskWorkspace(tmp_path / "b_1.1").folder.joinpath("left").touch()
 

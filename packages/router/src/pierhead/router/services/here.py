@@ -40,14 +40,22 @@ async def supervise(start: Start, orders: dict[str, object]) -> None:
     backoff = BACKOFF_FIRST_SECONDS
     while True:
         began = loop.time()
-        child = await start(line)
-        try:
-            code = await child.wait()
-        except asyncio.CancelledError:
-            await child.stop()
-            raise
+        how = await _life(start, line)
         if loop.time() - began > GOOD_LIFE_SECONDS:
             backoff = BACKOFF_FIRST_SECONDS
-        log.warning("here.ended", code=code, again_in_seconds=backoff)
+        log.warning("here.ended", how=how, again_in_seconds=backoff)
         await asyncio.sleep(backoff)
         backoff = min(backoff * 2, BACKOFF_MAX_SECONDS)
+
+
+async def _life(start: Start, line: bytes) -> str:
+    """Let it live; return how that ended. Where it cannot be started, the control plane goes on."""
+    try:
+        child = await start(line)
+    except OSError as error:  # there is no room for a process, or it was gone before its orders
+        return str(error)
+    try:
+        return f"exit code {await child.wait()}"
+    except asyncio.CancelledError:
+        await child.stop()
+        raise
