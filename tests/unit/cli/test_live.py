@@ -44,14 +44,18 @@ def test_a_line_of_the_story_takes_the_place_of_what_goes_on(
         assert written(shows) == b"\r\x1b[Kstep 3 of 4\r\x1b[Kstep 3 is over\r\n"
 
 
-def test_a_question_is_not_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_stays_below_the_story_until_it_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with terminal(monkeypatch) as shows:
         live.show("step 3 of 4")
-        with live.held():
+        with live.asking("sure? "):
             live.show("step 4 of 4")
-            tell("sure?")
+            tell("step 3 is over")
+        tell("yes")
 
-        assert written(shows) == b"\r\x1b[Kstep 3 of 4\r\x1b[Ksure?\r\n"
+        expected = (b"step 3 of 4", b"sure? ", b"step 3 is over\r\nsure? yes\r\n")
+        assert written(shows) == b"".join(b"\r\x1b[K" + line for line in expected)
 
 
 def test_where_nobody_looks_on_there_is_no_last_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -436,6 +436,19 @@ def test_a_session_request_that_was_stuck_does_not_take_over_from_a_later_proces
         admit(later, "p1", "boot", 8, now=NOW, silence=timedelta(seconds=20))
 
 
+def test_a_machine_that_was_set_back_works_again_when_nobody_is_at_work() -> None:
+    later = replace(session("p2", silent=19), started_ms=9)
+
+    def set_back(current: Session) -> bool:
+        return admit(current, "p1", "boot", 8, now=NOW, silence=timedelta(seconds=20))
+
+    with pytest.raises(SessionSuperseded) as refused:
+        set_back(later)
+    assert refused.value.hint == "stop that one, or wait: it has to be silent for 20 s"
+    assert set_back(replace(later, ended=True))
+    assert set_back(replace(session("p2", silent=20), started_ms=9))
+
+
 def test_a_copied_credential_on_another_machine_is_refused_while_the_first_is_alive() -> None:
     with pytest.raises(SessionSuperseded):
         admitted(session(silent=19), "p2", "other boot")

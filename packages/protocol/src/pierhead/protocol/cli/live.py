@@ -15,7 +15,7 @@ _AGAIN: Final = "\r\x1b[K"  # to the line's beginning, and clear it (ECMA-48, EL
 _USUAL_COLUMNS: Final = 80  # of a terminal that does not know how wide it is
 
 _shown = ""
-_held = False
+_question = ""
 
 
 def is_watched() -> bool:
@@ -26,31 +26,44 @@ def is_watched() -> bool:
 def show(line: str) -> None:
     """Write the last line anew. `line` has no control characters."""
     global _shown
-    if _held or not is_watched():
+    if _question or not is_watched():
         return
-    columns = os.get_terminal_size(sys.stderr.fileno()).columns or _USUAL_COLUMNS
-    _shown = clipped(line, columns - 1)
+    _shown = _fitting(line)
     print(f"{_AGAIN}{_shown}", end="", file=sys.stderr, flush=True)
 
 
 def hide() -> None:
-    """Clear the last line, if there is one."""
+    """Clear the last line, if there is one: the story goes on there."""
     global _shown
-    if _shown:
+    if _question and not is_watched():
+        print(file=sys.stderr, flush=True)
+    elif _shown or _question:
         print(_AGAIN, end="", file=sys.stderr, flush=True)
-        _shown = ""
+    _shown = ""
+
+
+def ask_again() -> None:
+    """Write the question that is open, if there is one, below what was told meanwhile."""
+    if _question:
+        print(_fitting(_question), end="", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
-    """Let the last line to somebody else, who asks a question there."""
-    global _held
+def asking(question: str) -> Iterator[None]:
+    """Keep a question in the last line for as long as it is open."""
+    global _question
     hide()
-    _held = True
+    _question = question
+    ask_again()
     try:
         yield
     finally:
-        _held = False
+        _question = ""
+
+
+def _fitting(line: str) -> str:
+    columns = os.get_terminal_size(sys.stderr.fileno()).columns or _USUAL_COLUMNS
+    return clipped(line, columns - 1)
 
 
 def clipped(line: str, columns: int) -> str:

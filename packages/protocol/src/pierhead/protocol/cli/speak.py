@@ -57,6 +57,7 @@ def tell(line: str = "", *, end: str = "\n") -> None:
     """Write a line of the story, or the beginning of one."""
     live.hide()
     print(one_line(line), end=end, file=sys.stderr, flush=True)
+    live.ask_again()
 
 
 def tell_text(text: str) -> None:
@@ -69,6 +70,7 @@ def give(line: str) -> None:
     """Write a line of the result."""
     live.hide()
     print(one_line(line), flush=True)
+    live.ask_again()
 
 
 def give_json(document: object) -> None:
@@ -76,12 +78,14 @@ def give_json(document: object) -> None:
     live.hide()
     text = msgspec.json.encode(document).decode()
     print(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
+    live.ask_again()
 
 
 def tell_log(line: str) -> None:
     """Write a line of a log to the story: with its colours, if a terminal shows them."""
     live.hide()
     print(shown_line(line, colours=has_colours(sys.stderr)), file=sys.stderr, flush=True)
+    live.ask_again()
 
 
 def has_colours(stream: TextIO) -> bool:

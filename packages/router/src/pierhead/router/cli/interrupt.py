@@ -79,14 +79,14 @@ async def _wants_detach(
     build_id: str, following: "asyncio.Task[int]", interrupts: Interrupts
 ) -> bool:
     """Ask what people mean by ^C, until they answer, interrupt again, or the build ends."""
-    question = f"\n^C  cancel {build_id}?  [c]ancel  [d]etach  (again ^C = cancel) "
-    with live.held(), _single_keys():
-        while True:
-            print(question, end="", file=sys.stderr, flush=True)
-            key = await _key(following, interrupts)
-            if key in {b"c", b"d"} or not key:
-                print(key.decode(), file=sys.stderr, flush=True)
-                return key == b"d"
+    print(file=sys.stderr, flush=True)  # below the ^C that the terminal has shown
+    question = f"^C  cancel {build_id}?  [c]ancel  [d]etach  (again ^C = cancel) "
+    with live.asking(question), _single_keys():
+        while (key := await _key(following, interrupts)) not in {b"", b"c", b"d"}:
+            live.hide()
+            live.ask_again()
+        print(key.decode(), file=sys.stderr, flush=True)
+        return key == b"d"
 
 
 async def _key(following: "asyncio.Task[int]", interrupts: Interrupts) -> bytes:

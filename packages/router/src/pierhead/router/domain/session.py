@@ -42,7 +42,8 @@ def admit(
     """Say whether a process that opens a session needs a new one; false: it has it already.
 
     A new process on the same machine takes over at once: the state directory's lock proves that the
-    old one is gone. One that began earlier than it is a request that was stuck on its way. From
+    old one is gone. One that began earlier than it is a request that was stuck on its way, unless
+    nobody is at work: then the machine was set back to a snapshot, and its clock with it. From
     another machine it is a copy of the credential, and has to wait until the first has been silent
     for `silence`, or has said that it ends.
 
@@ -57,8 +58,9 @@ def admit(
     if current.boot_id != boot_id and not silent:
         hint = "a credential is for one machine: join this one with a code of its own"
         raise SessionSuperseded(f"{current.runner} is at work on another machine", hint=hint)
-    if current.boot_id == boot_id and started_ms < current.started_ms:
-        raise SessionSuperseded(f"a later process of {current.runner} is at work")
+    if current.boot_id == boot_id and started_ms < current.started_ms and not silent:
+        hint = f"stop that one, or wait: it has to be silent for {silence.total_seconds():.0f} s"
+        raise SessionSuperseded(f"a later process of {current.runner} is at work", hint=hint)
     return True
 
 
