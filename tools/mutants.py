@@ -224,7 +224,7 @@ MUTANTS: Final = [
     Mutant(
         "a process that is gone takes the session back",
         "domain/session.py",
-        "if current.boot_id == boot_id and started_ms < current.started_ms:",
+        "if current.boot_id == boot_id and started_ms < current.started_ms and not silent:",
         "if False:",
     ),
     Mutant(
