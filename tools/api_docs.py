@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 from pierhead.protocol.version import RELEASE
 from pierhead.router.http.attempts import AttemptHandlers
+from pierhead.router.http.authority import AuthorityHandlers
 from pierhead.router.http.builds import BuildHandlers
 from pierhead.router.http.contexts import ContextHandlers
 from pierhead.router.http.projects import ProjectHandlers, TokenHandlers
@@ -37,6 +38,7 @@ def endpoints() -> list[Endpoint]:
             projects=cast("ProjectHandlers", ProjectHandlers),
             tokens=cast("TokenHandlers", TokenHandlers),
             logins=cast("LoginHandlers", LoginHandlers),
+            authority=cast("AuthorityHandlers", AuthorityHandlers),
         )
     )
 

@@ -25,6 +25,7 @@ FOLDER: Final = ROOT / "tests" / "wire" / f"v{PROTOCOL}"
 # Texts that no general sample fits, by a part of their pattern.
 BY_PATTERN: Final = (
     ("sha256:", "sha256:" + "0123456789abcdef" * 4),
+    ("[0-9a-f]{64}", "0123456789abcdef" * 4),
     ("core|cpu", "nofile=1024:4096"),
     ("linux|", "linux/arm64/v8"),
     ("[a-z0-9]+/[a-z0-9]+", "linux/arm64"),

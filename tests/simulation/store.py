@@ -223,6 +223,11 @@ class MemoryLedger:
     def save_code(self, secret_hash: str, code: Code) -> None:
         self.codes_[secret_hash] = code
 
+    def revoke_codes(self, now: datetime) -> int:
+        usable = [c for c in self.codes_.values() if c.spent_by is None and c.expires_at > now]
+        self.codes_.clear()
+        return len(usable)
+
     def runner_by_credential(self, credential_hash: str) -> StoredRunner | None:
         part = credential_hash[:32]
         return next((r for r in self.runners_.values() if r.credential_hash[:32] == part), None)

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from pierhead.protocol.client.trust import Trust
 from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.problem import problem
 from pierhead.runner.adapters.bases import HttpBases
@@ -195,7 +196,7 @@ async def cutting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 async def test_a_cut_on_the_way_from_the_router_is_gone_over() -> None:
     server = await asyncio.start_server(cutting, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    bases = HttpBases(f"http://127.0.0.1:{port}", "phb_token", None)
+    bases = HttpBases(f"http://127.0.0.1:{port}", "phb_token", Trust(None))
     wanted = BaseAsk(method="GET", host="r.io", name="x", kind="blobs", reference="sha256:abc")
     async with bases.ask(wanted) as answer:
         assert b"".join([chunk async for chunk in answer.chunks]) == LAYER

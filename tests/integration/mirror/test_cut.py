@@ -12,6 +12,7 @@ import httpx
 import pytest
 import uvicorn
 
+from pierhead.protocol.client.trust import Trust
 from pierhead.protocol.digest import digest_of
 from pierhead.protocol.errors import Unavailable
 from pierhead.runner.adapters.bases import HttpBases
@@ -125,7 +126,7 @@ async def test_a_runner_hears_which_registry_it_was(
     else:
         strange.cut_after = 5000
     token = (await attempt(house)).headers["authorization"].removeprefix("Bearer ")
-    bases = HttpBases(f"http://{house.host}", token, None)
+    bases = HttpBases(f"http://{house.host}", token, Trust(None))
     reference = digest_of(layer)
     wanted = BaseAsk(
         method="GET", host=strange.host, name="me/base", kind="blobs", reference=reference

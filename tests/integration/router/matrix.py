@@ -182,6 +182,12 @@ TABLE: Final[dict[Route, Rows]] = {
     ("PUT", "/api/runners/session"): RUNNER,
     ("POST", "/api/runners/acquire"): RUNNER,
     ("POST", "/api/runners/release"): RUNNER,  # of a session that was never opened
+    # There is none in the scene. From another machine: tests/integration/tls/test_rotation.py.
+    ("GET", "/api/ca"): row(UNSEEN, *OWNERS),
+    ("POST", "/api/ca/rotation"): row(UNSEEN, *OWNERS),
+    ("DELETE", "/api/ca/rotation"): row(UNSEEN, *OWNERS),
+    ("POST", "/api/ca/rotation/advance"): row(UNSEEN, *OWNERS),
+    ("POST", "/api/ca/replacement"): row(UNSEEN, *OWNERS),
     ("GET", "/api/registries"): OWNER,
     ("POST", "/api/registries"): row((422, "upstream-refused"), *OWNERS),  # nobody answers there
     ("DELETE", "/api/registries"): row(UNSEEN, *OWNERS),  # one that nobody added
@@ -445,6 +451,8 @@ BODIES: Final[dict[Route, bytes]] = {
     ("POST", "/api/tokens"): b'{"key":"k","name":"ci","project":"web"}',
     ("POST", "/api/runners"): b'{"name":"attic"}',
     ("POST", "/api/runners/release"): b'{"session_id":"s_none"}',
+    ("POST", "/api/ca/rotation"): b"{}",
+    ("POST", "/api/ca/replacement"): b'{"fingerprint":"%s"}' % (b"0" * 64),
     ("POST", "/api/registries"): b'{"host":"127.0.0.1:1"}',
 }
 

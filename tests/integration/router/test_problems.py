@@ -5,7 +5,8 @@ A type without a scene here fails the first test: nothing is in the registry tha
 
 import sqlite3
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Any, Final
 
@@ -35,7 +36,10 @@ from pierhead.protocol.problem import PROBLEM_MEDIA_TYPE, PROBLEM_TYPES, Problem
 from pierhead.protocol.runner import AddRunner
 from pierhead.protocol.tree import CHUNK_BYTES, Entry, pages_of
 from pierhead.protocol.version import FENCE_HEADER, OFFSET_HEADER
+from pierhead.router.compose import open_router
+from pierhead.router.config import Settings
 from pierhead.router.domain.build import Build
+from pierhead.router.domain.reach import reach
 from pierhead.router.ports.builds import StoredBuild
 from pierhead.router.ports.projects import StoredEnvironment
 from pierhead.router.ports.store import Ledger
@@ -94,6 +98,30 @@ async def not_allowed(house: House) -> httpx.Response:
 
 async def not_found(house: House) -> httpx.Response:
     return await owner(house).get("/api/builds/b_none")
+
+
+@asynccontextmanager
+async def with_authority(house: House) -> AsyncIterator[httpx.AsyncClient]:
+    """Open a control plane with an authority of its own, as its owner on its machine."""
+    folder = house.data / "another"
+    settings = Settings(data=folder, config=folder, here=False)
+    folder.mkdir()
+    reached = reach(host="0.0.0.0", port=7443, usual_address="127.0.0.1")
+    async with open_router(settings, reached) as router:
+        token = {"Authorization": f"Bearer {(folder / 'token').read_text().strip()}"}
+        asgi = httpx.ASGITransport(router.app, client=("127.0.0.1", 1))
+        async with httpx.AsyncClient(transport=asgi, base_url="http://ca", headers=token) as http:
+            yield http
+
+
+async def rotation_conflict(house: House) -> httpx.Response:
+    async with with_authority(house) as http:
+        return await http.delete("/api/ca/rotation")
+
+
+async def stale_fingerprint(house: House) -> httpx.Response:
+    async with with_authority(house) as http:
+        return await http.post("/api/ca/replacement", json={"fingerprint": "0" * 64})
 
 
 async def method_not_allowed(house: House) -> httpx.Response:
@@ -290,6 +318,7 @@ SCENES: Final[dict[str, Scene]] = {
         join_code_used, too_large, context_too_large, digest_mismatch, result_mismatch,
         plan_unsupported, secret_argument, no_eligible_runner, rate_limited, internal_error,
         draining, dependency_unavailable, storage_full, upstream_refused,
+        rotation_conflict, stale_fingerprint,
     )
 }  # fmt: skip
 # What the caller can do about it; all others are `Refused`, or `Unavailable` from 500 on.

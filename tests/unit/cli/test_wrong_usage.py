@@ -34,6 +34,7 @@ WRONG = {
     "--domain-port": "443.5",
     "--environment": "Preview",
     "--expires": "soon",
+    "--fingerprint": "ab:cd",
     "--file": "no.Dockerfile",
     "--host": "host name",
     "--if-nobody": "foo",

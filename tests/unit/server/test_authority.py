@@ -63,12 +63,12 @@ def test_a_server_is_trusted_for_ninety_days(authority: Pair, days: int) -> None
         chain(authority, server, "203.0.113.7", NOW + timedelta(days=days))
 
 
-def test_the_authority_lives_ten_years_and_makes_no_others(authority: Pair) -> None:
+def test_the_authority_lives_ten_years_and_vouches_for_one_other(authority: Pair) -> None:
     found = loaded(authority)
     basic = found.extensions.get_extension_for_class(x509.BasicConstraints)
     assert basic.critical
     assert basic.value.ca
-    assert basic.value.path_length == 0
+    assert basic.value.path_length == 1
     assert found.not_valid_after_utc - NOW == timedelta(days=3650)
     assert isinstance(found.public_key(), ec.EllipticCurvePublicKey)
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from pierhead.protocol.authority import AuthorityView
 from pierhead.protocol.build import BuildPage, BuildView, Event, Why
 from pierhead.protocol.meta import Meta, ServerCapabilities
 from pierhead.protocol.project import (
@@ -47,6 +48,8 @@ class Finding(Struct, frozen=True, kw_only=True):
 # By command; several documents: a stream, one a line.
 DOCUMENTS: Final[dict[str, Any]] = {
     "add": JoinCode,
+    "ca": AuthorityView,
+    "ca rotate": AuthorityView,
     "build --detach": BuildView,
     "builds cancel": BuildView,
     "builds ls": BuildPage,

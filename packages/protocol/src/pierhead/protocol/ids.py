@@ -20,6 +20,8 @@ TAG_PATTERN = r"^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}\Z"
 RUNNER_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z"
 # It becomes the name of a file, /run/secrets/ID, and a word of a command line.
 SECRET_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z"  # noqa: S105 - of names
+# SHA-256 of the certificate of an authority.
+PIN_PATTERN = r"^[0-9a-f]{64}\Z"
 ENVIRONMENT_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z"
 
 ProjectName: TypeAlias = Annotated[
@@ -47,6 +49,16 @@ RunnerName: TypeAlias = Annotated[
         pattern=RUNNER_PATTERN,
         description="lowercase letters and digits, with dashes between them",
         examples=["desktop"],
+    ),
+]
+Pin: TypeAlias = Annotated[
+    str,
+    Meta(
+        min_length=64,
+        max_length=64,
+        pattern=PIN_PATTERN,
+        description="64 hexadecimal digits, in small letters",
+        examples=["d8a28c17d9704b94faba97b887f8d03ccc27d7b0d7c80828038cc1e0d1ac48bb"],
     ),
 ]
 SecretId: TypeAlias = Annotated[

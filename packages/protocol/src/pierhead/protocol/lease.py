@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from pierhead.protocol.ids import Count, Fence, ProjectName, ReplayKey, ShortText
+from pierhead.protocol.ids import Count, Fence, Pin, ProjectName, ReplayKey, ShortText
 from pierhead.protocol.plan import ContextRef, Plan
 
 Phase: TypeAlias = Literal["fetching", "building", "extracting", "scanning", "pushing", "reporting"]
@@ -37,6 +37,9 @@ class Acquire(Struct, frozen=True, kw_only=True):
     held: Annotated[tuple[Held, ...], Meta(max_length=256)] = ()
     hold_ms: Annotated[int, Meta(ge=0, le=HOLD_MS_MAX)] = HOLD_MS_MAX
     reason: ShortText | None = None  # why slots is 0: "draining", "free disk 0.4 GB"
+    # By whom the router is believed to be itself, as stored by the runner; none: it does not say
+    # so. Empty: not by an authority of the router's own.
+    authorities: Annotated[tuple[Pin, ...], Meta(max_length=8)] | None = None
 
 
 class Grant(Struct, frozen=True, kw_only=True):

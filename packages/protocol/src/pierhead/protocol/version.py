@@ -11,6 +11,8 @@ PROTOCOL: Final = 1
 PROTOCOL_HEADER: Final = "Pierhead-Protocol"
 FENCE_HEADER: Final = "Pierhead-Fence"
 OFFSET_HEADER: Final = "Upload-Offset"
+# Of an answer: pins of the authorities by which to believe the control plane, from now on.
+AUTHORITIES_HEADER: Final = "Pierhead-Authorities"
 RELEASE: Final = "0.1.0"
 
 

@@ -2,7 +2,8 @@
 
 The authority lives ten years, its certificates ninety days: they are made anew while the control
 plane runs, long before they end, since nobody but the control plane has to know of it. The
-authority may sign servers only, and no further authorities.
+authority may sign servers, and vouch for one other authority, which may sign servers only: the one
+that follows it, or that it follows.
 """
 
 import base64
@@ -48,14 +49,17 @@ class Pair:
 def new_authority(name: str, *, now: datetime) -> Pair:
     """Make an authority."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = _name(name)
+    serial = x509.random_serial_number()
+    # No two have one name: who vouches for whom is looked up by names.
+    mark = f" {serial:040x}"[:9]
+    subject = _name(name[: COMMON_NAME_MAX - len(mark)] + mark)
     builder = (
         x509.CertificateBuilder(subject, subject)
         .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
+        .serial_number(serial)
         .not_valid_before(now - BACKDATED)
         .not_valid_after(now + AUTHORITY_LIFETIME)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=1), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
@@ -71,10 +75,9 @@ def issue(
     """
     own_key = _loaded(key) if key else ec.generate_private_key(ec.SECP256R1())
     issuer_key = _loaded(authority.key)
-    issuer = x509.load_pem_x509_certificate(authority.certificate)
     known = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
     builder = (
-        x509.CertificateBuilder(issuer.subject, _name(names[0]))
+        x509.CertificateBuilder(_subject(authority), _name(names[0]))
         .public_key(own_key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - BACKDATED)
@@ -87,6 +90,41 @@ def issue(
     )
     signed = builder.sign(issuer_key, hashes.SHA256()).public_bytes(Encoding.PEM)
     return Pair(key_pem(own_key), signed)
+
+
+def vouch(issuer: Pair, other: bytes, *, now: datetime, until: datetime) -> bytes:
+    """Return a certificate (PEM) by which whoever believes `issuer` believes another authority.
+
+    `other` is that one's own certificate, PEM. Sent along in a handshake, it makes the certificates
+    of one good for those who know the other only.
+    """
+    issuer_key = _loaded(issuer.key)
+    known = x509.load_pem_x509_certificate(other)
+    key = known.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    builder = (
+        x509.CertificateBuilder(_subject(issuer), known.subject)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(until)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(issuer_id, critical=False)
+    )
+    return builder.sign(issuer_key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+def lifetime(certificate: bytes) -> tuple[datetime, datetime]:
+    """Return from when until when a certificate (PEM) is good."""
+    found = x509.load_pem_x509_certificate(certificate)
+    return found.not_valid_before_utc, found.not_valid_after_utc
+
+
+def _subject(authority: Pair) -> x509.Name:
+    return x509.load_pem_x509_certificate(authority.certificate).subject
 
 
 def _loaded(key: bytes) -> ec.EllipticCurvePrivateKey:

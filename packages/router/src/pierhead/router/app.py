@@ -101,7 +101,7 @@ async def _recover(router: Router) -> None:
 
 def _besides(router: Router, settings: Settings, reached: Reach) -> list[Coroutine[Any, Any, None]]:
     """Return what goes on beside requests, each for ever."""
-    work = [_sweep_for_ever(router), _collect_for_ever(router)]
+    work = [_sweep_for_ever(router), _collect_for_ever(router), _rotate_for_ever(router)]
     if settings.here and runner_installed():
         work.append(_here(router, settings, reached.local))
     if router.handshakes is not None:
@@ -211,6 +211,16 @@ async def _collect_for_ever(router: Router) -> None:
         except (PierheadError, OSError) as error:
             log.error("garbage.failed", error=str(error))
         await asyncio.sleep(COLLECT_SECONDS)
+
+
+async def _rotate_for_ever(router: Router) -> None:
+    """Go on with a change of the certificate authority when its time has come."""
+    while True:
+        try:
+            await router.authorities.on_time()
+        except (PierheadError, OSError) as error:
+            log.error("authority.change-failed", error=str(error))
+        await asyncio.sleep(EVERY_SECONDS)
 
 
 async def _stop_with_input(router: Router, data: Path) -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 
 from pierhead.router.adapters.clock import SystemClock
 from pierhead.router.adapters.contents import FileContents
@@ -30,6 +31,7 @@ from pierhead.router.domain.token import OWNER_PREFIX
 from pierhead.router.domain.waiting import WaitingPolicy
 from pierhead.router.http.application import application, authenticating
 from pierhead.router.http.attempts import AttemptHandlers
+from pierhead.router.http.authority import AuthorityHandlers, TellsAuthorities
 from pierhead.router.http.builds import BuildHandlers
 from pierhead.router.http.contexts import ContextHandlers
 from pierhead.router.http.mirror import MirrorHandlers
@@ -48,6 +50,7 @@ from pierhead.router.http.welcome import WelcomeHandlers, welcome_routes
 from pierhead.router.ports.system import Clock, Entropy
 from pierhead.router.services.again import Again
 from pierhead.router.services.attempts import Attempts
+from pierhead.router.services.authority import Authorities
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.capabilities import CapabilitiesOf
 from pierhead.router.services.contexts import Contexts
@@ -87,6 +90,7 @@ class Router:
     contexts: Contexts
     clock: Clock
     handshakes: Handshakes | None
+    authorities: Authorities
     url: str
 
 
@@ -128,13 +132,6 @@ async def _owner_token(identity: Identity, path: Path, entropy: Entropy) -> str:
     return token
 
 
-def _handshakes(settings: Settings, reached: Reach, clock: Clock) -> Handshakes:
-    found = Handshakes(settings, reached, clock)
-    # What `docker` reads as /etc/docker/certs.d/HOST/ca.crt, and `PIERHEAD_CA` names.
-    (settings.config / "ca.crt").write_bytes(found.authority)
-    return found
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
     """What the services are made of: one of each for the whole router."""
@@ -174,7 +171,7 @@ def _parts(
     return _Parts(
         settings=settings,
         reached=reached,
-        handshakes=_handshakes(settings, reached, clock) if reached.own_tls else None,
+        handshakes=Handshakes(settings, reached, clock) if reached.own_tls else None,
         identity=identity,
         store=store,
         contents=contents,
@@ -217,7 +214,14 @@ def _compose(of: _Parts) -> Router:
     runners = _runners(of)
     contexts = Contexts(store=of.store, contents=of.contents, clock=of.clock)
     projects = Projects(store=of.store, clock=of.clock, logs=of.logs, contexts=of.contents)
-    endpoints = all_endpoints(_handlers(of, runners, contexts, projects))
+    authorities = Authorities(
+        roots=of.handshakes,
+        store=of.store,
+        clock=of.clock,
+        bells=of.bells,
+        expel_all=runners.expel_all,
+    )
+    endpoints = all_endpoints(_handlers(of, runners, contexts, projects, authorities))
     return Router(
         app=application(
             [
@@ -225,7 +229,8 @@ def _compose(of: _Parts) -> Router:
                 openapi_route(endpoints),
                 *registry_routes(_registry(of)),
                 *welcome_routes(_welcome(of)),
-            ]
+            ],
+            Middleware(TellsAuthorities, authorities=authorities),
         ),
         bells=of.bells,
         runners=runners,
@@ -236,11 +241,18 @@ def _compose(of: _Parts) -> Router:
         contexts=contexts,
         clock=of.clock,
         handshakes=of.handshakes,
+        authorities=authorities,
         url=of.reached.url,
     )
 
 
-def _handlers(of: _Parts, runners: Runners, contexts: Contexts, projects: Projects) -> Handlers:
+def _handlers(
+    of: _Parts,
+    runners: Runners,
+    contexts: Contexts,
+    projects: Projects,
+    authorities: Authorities,
+) -> Handlers:
     authenticate, host = authenticating(of.identity), of.reached.registry
     submissions = _submissions(of)
     events = Events(
@@ -277,6 +289,7 @@ def _handlers(of: _Parts, runners: Runners, contexts: Contexts, projects: Projec
             authenticate=authenticate, identity=of.identity, tokens=_tokens(of, host)
         ),
         logins=LoginHandlers(authenticate=authenticate, logins=of.mirror.logins),
+        authority=AuthorityHandlers(authenticate=authenticate, authorities=authorities),
     )
 
 
@@ -338,7 +351,8 @@ def _registry(of: _Parts) -> RegistryHandlers:
 
 
 def _welcome(of: _Parts) -> WelcomeHandlers:
-    return WelcomeHandlers(authority=of.handshakes.authority if of.handshakes else None)
+    found = of.handshakes
+    return WelcomeHandlers(authority=None if found is None else lambda: found.authority)
 
 
 def _sweep(of: _Parts) -> Sweep:

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from pierhead.protocol.client.proxy import proxy_for
-from pierhead.protocol.client.trust import trusted_ca
+from pierhead.protocol.client.trust import fingerprints, trust_in
 from pierhead.protocol.environment import STOP_WITHIN
 from pierhead.runner.adapters.buildah import BuildahBackend
 from pierhead.runner.adapters.entropy import jitter, new_id
@@ -20,7 +20,7 @@ from pierhead.runner.adapters.ground import LockedGround
 from pierhead.runner.adapters.keeper import KeeperProcess
 from pierhead.runner.adapters.router import HttpControl, Way
 from pierhead.runner.adapters.workspace import DiskWorkspace
-from pierhead.runner.config import Joined, lock_file, lock_state, state_id
+from pierhead.runner.config import Joined, lock_file, lock_state, note_authorities, state_id
 from pierhead.runner.domain.probe import Check
 from pierhead.runner.engine import Engine, Limits
 
@@ -42,9 +42,18 @@ async def work(joined: Joined, state: Path, *, end_with_input: bool) -> None:
         PierheadError: the credential is refused, or another process works with the state folder.
     """
     holder = lock_state(state)
-    way = Way(joined.url, trusted_ca(joined.ca), insecure_http=joined.insecure_http)
+
+    def keep(ca: str) -> None:
+        note_authorities(state, ca)
+        keeper.believe(ca)
+        log.info("authorities.learned", pins=fingerprints(ca))
+
+    renamed = f"pierhead nodes remove {joined.name} && pierhead add {joined.name} --builds"
+    again = f"there {renamed}; here pierhead runner stop, then pierhead join with that code"
+    trust = trust_in(joined.ca, keep, again=again)
+    way = Way(joined.url, trust, insecure_http=joined.insecure_http)
     control = HttpControl(way, joined.credential, state_id(holder))
-    keeper = KeeperProcess(joined.url, ca=way.ca, proxy=proxy_for(joined.url, os.environ))
+    keeper = KeeperProcess(joined.url, ca=trust.ca, proxy=proxy_for(joined.url, os.environ))
     backend = BuildahBackend(
         state,
         slots=joined.slots,

@@ -50,6 +50,15 @@ def save_joined(state: Path, joined: Joined) -> None:
     fresh.replace(state / "runner.json")
 
 
+def note_authorities(state: Path, ca: str) -> None:
+    """Write by whom the control plane is believed from now on; whole or not at all.
+
+    Raises:
+        Unavailable: the folder is not what it was: it does not come back by this.
+    """
+    save_joined(state, msgspec.structs.replace(load_joined(state), ca=ca))
+
+
 def _write_secret(path: Path, content: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

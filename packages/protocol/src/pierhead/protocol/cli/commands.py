@@ -71,6 +71,7 @@ COMMANDS: Final = (
     _router("machines", "add", "make the line that another machine pastes"),
     _runner("join", "paste it there"),
     _router("machines", "nodes", "list the machines, or remove one", app="nodes"),
+    _router("machines", "ca", "by whom it is believed, and how that changes", app="authority"),
     _runner("runner", "run a machine that has joined", is_app=True),
     _runner("doctor", "say what keeps this machine from building"),
     _router("more", "projects", "projects, environments, tokens", app="projects"),

@@ -12,12 +12,20 @@ from typing import Annotated
 import typer
 
 from pierhead.protocol.cli.given import an_address, readable, text_file
-from pierhead.protocol.cli.place import Place, note_place
+from pierhead.protocol.cli.place import note_place
 from pierhead.protocol.cli.speak import REFUSED, USAGE, fail, tell
-from pierhead.protocol.client.address import check_url
+from pierhead.protocol.client.address import INSECURE_HTTP, check_url
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.failure import distrusted
-from pierhead.protocol.client.trust import fetch_ca, fingerprint, pinned_ca, read_pin, trusted_ca
+from pierhead.protocol.client.trust import (
+    Trust,
+    certificates,
+    fetch_ca,
+    fingerprint,
+    pinned_ca,
+    read_pin,
+    trusted_ca,
+)
 from pierhead.protocol.errors import Invalid, PierheadError
 
 TOKEN_BYTES_MAX = 512
@@ -45,7 +53,7 @@ def command(
 ) -> None:
     """Remember a control plane and the token for it."""
     # The same leave for plain HTTP that every other command obeys.
-    url = check_url(url, insecure_http=os.environ.get("PIERHEAD_INSECURE_HTTP") == "1")
+    url = check_url(url, insecure_http=os.environ.get(INSECURE_HTTP) == "1")
     ca = asyncio.run(_known_ca(url, read_pin(pin) if pin else None))
     if token_file is None and sys.stdin.isatty():
         tell("Paste the token, then press Enter.")
@@ -53,8 +61,7 @@ def command(
     token = text.strip()
     if not token:
         raise fail("no token was given", "pierhead login URL --token-file FILE", USAGE)
-    asyncio.run(_try(Place(url, token, chosen=True, ca=ca)))
-    note_place(url, token, ca)
+    note_place(url, token, asyncio.run(_try(url, token, ca)))
     tell(f"{url} is where builds go from now on")
 
 
@@ -65,7 +72,7 @@ async def _known_ca(url: str, pin: str | None) -> str | None:
     noted = trusted_ca(None)
     if noted is not None or not url.startswith("https:") or await _is_trusted(url):
         return noted
-    shown = await fetch_ca(url)
+    shown = certificates(await fetch_ca(url))[0]  # others, if any, are learned by it
     seen = fingerprint(shown)
     if not sys.stdin.isatty():
         text = f"nobody this machine trusts vouches for {url}"
@@ -89,7 +96,10 @@ async def _is_trusted(url: str) -> bool:
     return True
 
 
-async def _try(place: Place) -> None:
-    async with place.client() as client:
+async def _try(url: str, token: str, ca: str | None) -> str | None:
+    """Return by which authorities the control plane is believed, once the token is."""
+    trust, insecure = Trust(ca, lambda _: None), os.environ.get(INSECURE_HTTP) == "1"
+    async with RouterClient(url, token=token, ca=trust, insecure_http=insecure) as client:
         await client.meta()
         await client.projects()
+    return trust.ca

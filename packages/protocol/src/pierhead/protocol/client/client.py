@@ -4,6 +4,7 @@ Problems become the exceptions of `pierhead.protocol.errors`; a request without 
 `Unavailable`. Whoever holds a build token or a runner credential uses the same class.
 """
 
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -13,6 +14,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
+from pierhead.protocol.authority import AuthorityView, Replace, Replaced, Rotate
 from pierhead.protocol.build import (
     BuildPage,
     BuildView,
@@ -23,8 +25,9 @@ from pierhead.protocol.build import (
     WhyRequest,
 )
 from pierhead.protocol.client.address import check_url
-from pierhead.protocol.client.failure import unreachable
+from pierhead.protocol.client.failure import estranged, is_of_another_authority, unreachable
 from pierhead.protocol.client.http import Transport, open_client
+from pierhead.protocol.client.trust import CA_BYTES_MAX, CA_PATH, Trust
 from pierhead.protocol.codec import to_wire
 from pierhead.protocol.errors import (
     PierheadError,
@@ -71,7 +74,14 @@ from pierhead.protocol.runner import (
     SessionRelease,
     SessionRequest,
 )
-from pierhead.protocol.version import FENCE_HEADER, OFFSET_HEADER, PROTOCOL_HEADER, SPOKEN, Versions
+from pierhead.protocol.version import (
+    AUTHORITIES_HEADER,
+    FENCE_HEADER,
+    OFFSET_HEADER,
+    PROTOCOL_HEADER,
+    SPOKEN,
+    Versions,
+)
 
 T = TypeVar("T")
 EVENT_DECODER: Final = msgspec.json.Decoder(Event)
@@ -86,13 +96,15 @@ class RouterClient:
         base_url: str,
         *,
         token: str | None = None,
-        ca: str | None = None,
+        ca: str | Trust | None = None,
         insecure_http: bool = False,
         transport: Transport | None = None,
         spoken: Versions = SPOKEN,
     ) -> None:
         self._spoken = spoken
+        self._trust = ca if isinstance(ca, Trust) else None
         self.base_url = check_url(base_url, insecure_http=insecure_http)
+        self._is_verified = self.base_url.startswith("https:") and transport is None
         self._http = open_client(self.base_url, token=token, ca=ca, transport=transport)
         self._http.headers[PROTOCOL_HEADER] = str(spoken.high)
 
@@ -203,7 +215,7 @@ class RouterClient:
                     if line.startswith("data:"):
                         yield EVENT_DECODER.decode(line[5:])
             except httpx.HTTPError as error:
-                raise unreachable(self.base_url, error) from error
+                raise self._no_answer(error) from error
 
     async def pull_token(self, project: str, request: PullTokenRequest) -> PullToken:
         """Make a password that pulls the images of one project for a while."""
@@ -225,7 +237,7 @@ class RouterClient:
                 async for data in response.aiter_bytes():
                     yield data
             except httpx.HTTPError as error:
-                raise unreachable(self.base_url, error) from error
+                raise self._no_answer(error) from error
 
     # Owners.
 
@@ -307,6 +319,30 @@ class RouterClient:
     async def release_session(self, request: SessionRelease) -> RunnerView:
         """Say that this process ends."""
         return await self._call(RunnerView, "POST", "/api/runners/release", request)
+
+    # The certificate authority, for owners.
+
+    async def authority(self) -> AuthorityView:
+        """Return the certificate authority, and which runners know it."""
+        return await self._call(AuthorityView, "GET", "/api/ca")
+
+    async def rotate(self, request: Rotate) -> AuthorityView:
+        """Announce another authority; only on the control plane's own machine, as the next."""
+        return await self._call(AuthorityView, "POST", "/api/ca/rotation", request)
+
+    async def cancel_rotation(self) -> AuthorityView:
+        """Take the announcement of another authority back."""
+        return await self._call(AuthorityView, "DELETE", "/api/ca/rotation")
+
+    async def advance_rotation(self) -> AuthorityView:
+        """Go on to the next phase of the change now."""
+        return await self._call(AuthorityView, "POST", "/api/ca/rotation/advance")
+
+    async def replace_authority(self, request: Replace) -> Replaced:
+        """Replace the authority at once: all machines have to join again."""
+        return await self._call(Replaced, "POST", "/api/ca/replacement", request)
+
+    # Other registries.
 
     async def registries(self) -> RegistryPage:
         """Return the other registries that builds may use."""
@@ -427,7 +463,7 @@ class RouterClient:
         try:
             await response.aread()
         except httpx.HTTPError as error:
-            raise unreachable(self.base_url, error) from error
+            raise self._no_answer(error) from error
         return response
 
     @asynccontextmanager
@@ -438,7 +474,7 @@ class RouterClient:
         try:
             yield response
         except httpx.HTTPError as error:
-            raise unreachable(self.base_url, error) from error
+            raise self._no_answer(error) from error
         finally:
             await response.aclose()
 
@@ -462,10 +498,29 @@ class RouterClient:
             if not response.is_success:
                 await response.aread()
         except httpx.HTTPError as error:
-            raise unreachable(self.base_url, error) from error
+            raise self._no_answer(error) from error
         if response.is_success:
+            await self._hear(response.headers.get(AUTHORITIES_HEADER, ""))
             return response
         raise error_from(response.status_code, response.headers, response.content)
+
+    def _no_answer(self, error: httpx.HTTPError) -> Unavailable:
+        known = self._trust
+        if known is not None and known.pins and is_of_another_authority(error):
+            return estranged(self.base_url, known.pins[0], known.again)
+        return unreachable(self.base_url, error)
+
+    async def _hear(self, said: str) -> None:
+        """Learn the control plane's other authority, from a connection that was verified by one.
+
+        Whatever goes wrong with it, the call went well; the next answer says it again.
+        """
+        if self._trust is None or not self._is_verified or not self._trust.lacks(said):
+            return
+        with contextlib.suppress(httpx.HTTPError, PierheadError, OSError, ValueError):
+            response = await self._http.get(CA_PATH)
+            if response.is_success and len(response.content) <= CA_BYTES_MAX:
+                self._trust.learn(response.text, said)
 
     def _common_version(self, found: Problem) -> int | None:
         if found.low is None or found.high is None:

@@ -15,6 +15,9 @@ from pierhead.protocol.problem import problem
 
 # What OpenSSL says of a certificate out of its time (X509_verify_cert_error_string(3)).
 _OF_THE_TIME: Final = ("not yet valid", "has expired")
+# OpenSSL's X509_V_ERR_*: DEPTH_ZERO_SELF_SIGNED_CERT, SELF_SIGNED_CERT_IN_CHAIN,
+# UNABLE_TO_GET_ISSUER_CERT_LOCALLY, UNABLE_TO_VERIFY_LEAF_SIGNATURE, CERT_SIGNATURE_FAILURE.
+_UNKNOWN_ISSUER: Final = frozenset({18, 19, 20, 21, 7})
 
 
 def distrusted(error: BaseException | None) -> str | None:
@@ -24,6 +27,29 @@ def distrusted(error: BaseException | None) -> str | None:
             return error.verify_message
         error = error.__cause__ or error.__context__
     return None
+
+
+def is_of_another_authority(error: BaseException | None) -> bool:
+    """Say whether a certificate was not accepted because nobody who is believed signed it."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return error.verify_code in _UNKNOWN_ISSUER
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def estranged(base_url: str, pin: str, again: str) -> Unavailable:
+    """Return the error for an address that is not the control plane that was known by a pin.
+
+    What happened there cannot be known: whoever stands in between would look the same.
+    """
+    detail = (
+        f"{base_url} is not believed any more: the certificate authority known here, "
+        f"{pin[:16]}..., did not sign what it shows. Either it was changed while this machine "
+        "was away, or somebody else answers; nothing was sent"
+    )
+    hint = f"if pierhead ca says on the control plane that it is another one now: {again}"
+    return Unavailable(problem("dependency-unavailable", detail, hint=hint))
 
 
 def unreachable(base_url: str, error: httpx.HTTPError) -> Unavailable:

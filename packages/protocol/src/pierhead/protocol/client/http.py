@@ -7,7 +7,7 @@ from typing import Final
 import httpx
 
 from pierhead.protocol.client.proxy import proxy_for
-from pierhead.protocol.client.trust import tls_context
+from pierhead.protocol.client.trust import Trust, tls_context
 from pierhead.protocol.errors import TokenRefused
 from pierhead.protocol.problem import problem
 from pierhead.protocol.version import PROTOCOL, PROTOCOL_HEADER
@@ -35,7 +35,11 @@ def checked_token(token: str) -> str:
 
 
 def open_client(
-    base_url: str, *, token: str | None, ca: str | None = None, transport: Transport | None = None
+    base_url: str,
+    *,
+    token: str | None,
+    ca: str | Trust | None = None,
+    transport: Transport | None = None,
 ) -> Client:
     """Return a client for one control plane, verified by `ca` (PEM) or by the system's authorities.
 
@@ -58,8 +62,8 @@ def open_client(
     )
 
 
-def _verifier(base_url: str, ca: str | None) -> ssl.SSLContext:
+def _verifier(base_url: str, ca: str | Trust | None) -> ssl.SSLContext:
     if base_url.startswith("https:"):
-        return tls_context(ca)
+        return ca.context if isinstance(ca, Trust) else tls_context(ca)
     # Nothing is verified over plain HTTP; loading the system's authorities takes a while.
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

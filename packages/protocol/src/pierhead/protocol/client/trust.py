@@ -3,12 +3,17 @@
 A control plane without a public name has a certificate authority of its own. Its fingerprint, the
 pin, comes with the join code or from whoever runs it. The authority's certificate itself may come
 from anybody: it counts only if it has that fingerprint, and no secret is sent before that.
+
+When the authority is changed for another one, whoever is connected by the old one hears of the new
+one by that connection. Over any other, nothing is learned.
 """
 
 import hashlib
 import hmac
 import os
+import re
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +27,60 @@ from pierhead.protocol.problem import problem
 CA_PATH: Final = "/ca.crt"
 CA_BYTES_MAX: Final = 64 * 1024
 FETCH_SECONDS: Final = 15.0
+AUTHORITIES_MAX: Final = 4
+_CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----\s[^-]+-----END CERTIFICATE-----")
+
+
+class Trust:
+    """By which authorities one control plane is believed to be itself; it may be told others.
+
+    `keep` stores them, as one text; none: nothing is learned, since somebody else says what counts.
+    `again` is what to do when they do not count any more.
+    """
+
+    def __init__(
+        self,
+        ca: str | None,
+        keep: Callable[[str], None] | None = None,
+        again: str = "pierhead login URL --pin PIN",
+    ) -> None:
+        self.ca = ca  # PEM; none: the system's authorities
+        self.again = again
+        self.pins = fingerprints(ca) if ca else ()
+        self._context: ssl.SSLContext | None = None
+        self._keep = keep if ca else None
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """What verifies the other side. Made when it is needed: the system's authorities weigh."""
+        if self._context is None:
+            self._context = tls_context(self.ca)
+        return self._context
+
+    def lacks(self, said: str) -> bool:
+        """Say whether the pins that an answer names, with commas, are not the ones that count."""
+        return self._keep is not None and said != "" and set(said.split(",")) != set(self.pins)
+
+    def learn(self, shown: str, said: str) -> None:
+        """Believe those authorities from now on, among the shown, that were named by their pins.
+
+        Whoever has a connection already goes on to believe whom it believed.
+
+        Raises:
+            ValueError: not all of them were shown, or they are too many.
+            OSError: it could not be stored; nothing was learned.
+        """
+        found = {fingerprint(one): one for one in certificates(shown)}
+        pins = tuple(said.split(","))
+        if self._keep is None or len(pins) > AUTHORITIES_MAX or not set(pins) <= set(found):
+            raise ValueError("the authorities are not the ones that were named")
+        ca = "".join(found[pin] for pin in pins)
+        self._keep(ca)
+        if set(self.pins) <= set(pins):
+            self.context.load_verify_locations(cadata=ca)
+        else:
+            self._context = None
+        self.ca, self.pins = ca, pins
 
 
 def tls_context(ca: str | None) -> ssl.SSLContext:
@@ -52,12 +111,24 @@ def trusted_ca(noted: str | None) -> str | None:
         return noted
     try:
         text = Path(said).read_text()
-        fingerprint(text)
+        fingerprints(text)
     except (OSError, ValueError) as error:
         hint = "PIERHEAD_CA is the file of the control plane's certificate authority, as PEM"
         detail = f"there is no certificate in {said}"
         raise Invalid(problem("invalid-document", detail, hint=hint)) from error
     return text
+
+
+def trust_in(noted: str | None, keep: Callable[[str], None], *, again: str) -> Trust:
+    """Return the authorities that were noted, and that `keep` notes; a file that is named wins.
+
+    Raises:
+        Invalid: `PIERHEAD_CA` names a file that is not there, or no certificate.
+    """
+    found = trusted_ca(noted)
+    if said := os.environ.get("PIERHEAD_CA"):
+        return Trust(found, again=f"put it into {said} (GET {CA_PATH}), and compare the pin")
+    return Trust(found, keep, again)
 
 
 def fingerprint(ca: str) -> str:
@@ -67,6 +138,23 @@ def fingerprint(ca: str) -> str:
         ValueError: it is not one certificate.
     """
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(ca.strip())).hexdigest()
+
+
+def certificates(ca: str) -> tuple[str, ...]:
+    """Return the certificates in a text, each as PEM."""
+    return tuple(found[0] + "\n" for found in _CERTIFICATE.finditer(ca))
+
+
+def fingerprints(ca: str) -> tuple[str, ...]:
+    """Return the fingerprint of each certificate in a text.
+
+    Raises:
+        ValueError: there is none, or one is damaged.
+    """
+    found = tuple(map(fingerprint, certificates(ca)))
+    if not found:
+        raise ValueError("there is no certificate")
+    return found
 
 
 def read_pin(text: str) -> str:
@@ -83,7 +171,9 @@ def read_pin(text: str) -> str:
 
 
 async def fetch_ca(base_url: str) -> str:
-    """Return the authority that whoever answers there claims to have, as PEM. It proves nothing.
+    """Return the authorities that whoever answers there claims to have, as PEM.
+
+    It proves nothing. More than one are shown while one is changed for the other.
 
     Raises:
         Unavailable: nobody answers, or not as a control plane does.
@@ -107,7 +197,7 @@ async def fetch_ca(base_url: str) -> str:
         if answer.status_code != 200:
             raise ValueError(f"HTTP {answer.status_code}")
         text = found.decode("ascii")
-        fingerprint(text)
+        fingerprints(text)
     except httpx.HTTPError as error:
         raise unanswered(base_url, error) from error
     except ValueError as error:
@@ -123,10 +213,12 @@ async def pinned_ca(base_url: str, pin: str) -> str:
         IntegrityError: whoever answers there has another one. Nothing secret was sent.
         Unavailable: nobody answers.
     """
-    found = await fetch_ca(base_url)
-    if hmac.compare_digest(fingerprint(found), pin):
-        return found
+    shown = certificates(await fetch_ca(base_url))
+    for one in shown:
+        if hmac.compare_digest(fingerprint(one), pin):
+            return one
     detail = f"{base_url} is not the control plane that was named: its certificate authority is"
-    hint = "nothing secret was sent; check the address, and who is between here and there"
-    detail = f"{detail} {fingerprint(found)[:16]}..., not {pin[:16]}..."
+    hint = "nothing secret was sent; was its authority changed since (there: pierhead ca)? then ask"
+    hint = f"{hint} for a new code or pin; otherwise see who is between here and there"
+    detail = f"{detail} {fingerprint(shown[0])[:16]}..., not {pin[:16]}..."
     raise IntegrityError(problem("digest-mismatch", detail, hint=hint))

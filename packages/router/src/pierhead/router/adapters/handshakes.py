@@ -2,22 +2,43 @@
 
 import asyncio
 import ssl
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from pierhead.router.config import Settings
+from pierhead.router.domain.authority import (
+    Announced,
+    Authority,
+    Root,
+    Steady,
+    Switched,
+    newest,
+)
 from pierhead.router.domain.errors import NotReady
 from pierhead.router.domain.reach import Reach
 from pierhead.router.ports.system import Clock
 from pierhead.server.acme import Kind
 from pierhead.server.addresses import own_names
+from pierhead.server.authority import Pair, fingerprint, lifetime, new_authority, vouch
 from pierhead.server.gateway import Gateway
 from pierhead.server.log import get_logger
 from pierhead.server.public_name import Domain, DomainCertificate, asks_for_proof
-from pierhead.server.tls import Certificates
+from pierhead.server.tls import Certificates, Signing
 
 CHECK_SECONDS: Final = 60.0
+# What one root says for the other ends so long after the phase that it is for.
+LATE_AT_MOST: Final = timedelta(hours=1)
 log = get_logger()
+
+
+class _Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What is stored beside the certificates; all else follows from them."""
+
+    since: datetime
+    after: timedelta
 
 
 class Handshakes:
@@ -30,14 +51,75 @@ class Handshakes:
         self._public = _public(settings, folder, clock)
         if self._public is not None:
             self._public.attach(self._own.context)
+        self._made: dict[str, Pair] = {}  # by their pin: roots that count for nothing yet
+        self._config = settings.config
+        self._state = state_of(self._own.signing)
+        self._publish()
 
     @property
     def authority(self) -> bytes:
-        """The certificate of the own authority, PEM."""
+        """The certificate of the own authority, PEM; with that of another one beside it."""
         return self._own.authority
 
+    @property
+    def state(self) -> Authority:
+        """How far the change of the authority for another one is."""
+        return self._state
+
+    def make(self) -> Root:
+        """Make a root, which counts for nothing until it is entered."""
+        made = new_authority(f"pierhead {self._reached.name}", now=self._clock.now())
+        root = _root(made.certificate)
+        self._made = {root.pin: made}
+        return root
+
+    def enter(self, state: Authority) -> None:
+        """Go on to a state that follows from the one that there is."""
+        found = self._own.signing
+        match state:
+            case Announced(coming=coming):
+                signs, beside = found.signs, self._made[coming.pin]
+                issuer = beside
+            case Switched():
+                assert found.beside is not None, "it was announced before"
+                signs, beside = found.beside, Pair(b"", found.signs.certificate)
+                issuer = found.signs
+            case Steady():
+                self._change(Signing(signs=found.signs))
+                return
+        until = state.until + LATE_AT_MOST
+        vouched = vouch(issuer, signs.certificate, now=self._clock.now(), until=until)
+        note = msgspec.json.encode(_Note(since=state.since, after=state.after)).decode()
+        self._change(Signing(signs=signs, beside=beside, vouched=vouched, note=note))
+
+    def begin_anew(self, state: Steady) -> None:
+        """Let a root count that was made, and nothing else that was before."""
+        signing = Signing(signs=self._made[state.root.pin])
+        try:
+            self._own.begin_anew(signing, self._names(), now=self._clock.now())
+        finally:
+            self._look()
+        self._publish()
+
+    def _change(self, signing: Signing) -> None:
+        try:
+            self._own.change(signing, self._names(), now=self._clock.now())
+        finally:  # what is stored counts, also when the disk was full a moment later
+            self._look()
+        self._publish()
+
+    def _look(self) -> None:
+        self._made = {}
+        self._state = state_of(self._own.signing)
+
+    def _publish(self) -> None:
+        """Write what docker reads as /etc/docker/certs.d/HOST/ca.crt, and `PIERHEAD_CA` names."""
+        fresh = self._config / "ca.crt.new"
+        fresh.write_bytes(self.authority)
+        fresh.replace(self._config / "ca.crt")
+
     def pins(self) -> tuple[str | None, str]:
-        """Return what join codes say: the pin of the authority, and of the server's key.
+        """Return what join codes say: the pin of the authority that stays, and of the server's key.
 
         Nothing, where the authorities of the system vouch for the public name.
 
@@ -45,7 +127,7 @@ class Handshakes:
             NotReady: the public name has no certificate yet.
         """
         if self._public is None:
-            return self._own.pin, self._own.key_pin
+            return newest(self._state).pin, self._own.key_pin
         if not self._public.is_there:
             hint = "pierhead up says why it is not there"
             raise NotReady(f"there is no certificate for {self._reached.name} yet", hint=hint)
@@ -83,6 +165,20 @@ class Handshakes:
 
     def _names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys([self._reached.name, *own_names()]))
+
+
+def state_of(signing: Signing) -> Authority:
+    """Return the state that stored certificates are in."""
+    root, beside = _root(signing.signs.certificate), signing.beside
+    if beside is None:
+        return Steady(root)
+    note = msgspec.json.decode(signing.note, type=_Note)
+    kind = Announced if beside.key else Switched
+    return kind(root, _root(beside.certificate), note.since, note.after)
+
+
+def _root(certificate: bytes) -> Root:
+    return Root(fingerprint(certificate), *lifetime(certificate))
 
 
 def _public(settings: Settings, folder: Path, clock: Clock) -> DomainCertificate | None:

@@ -33,17 +33,26 @@ _LIFETIME: Final = re.compile(r"([1-9][0-9]{0,5})([mhdy])\Z")
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400, "y": 366 * 86_400}
 
 
-def lifetime(text: str) -> int:
-    """Return a lifetime in seconds.
+def seconds_of(option: str, text: str, example: str) -> int:
+    """Return a length of time in seconds, as it was given to an option.
 
     Raises:
         CommandFailed: it is not like `90d`.
     """
     found = _LIFETIME.match(text)
     if found is None:
-        text = f"--expires has to be a number and one of m, h, d, y, and not {text[:SHOWN_MAX]!r}"
-        raise fail(text, "--expires 90d", USAGE)
-    seconds = int(found[1]) * _SECONDS[found[2]]
+        text = f"{option} has to be a number and one of m, h, d, y, and not {text[:SHOWN_MAX]!r}"
+        raise fail(text, f"{option} {example}", USAGE)
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def lifetime(text: str) -> int:
+    """Return the lifetime of a token in seconds.
+
+    Raises:
+        CommandFailed: it is not like `90d`, or too long.
+    """
+    seconds = seconds_of("--expires", text, "90d")
     if seconds > TOKEN_SECONDS_MAX:
         raise fail("--expires has to be at most 10 years", "--expires 10y", USAGE)
     return seconds

@@ -33,7 +33,7 @@ from pierhead.protocol.cli.speak import (
     tell,
     tell_text,
 )
-from pierhead.protocol.client.trust import fingerprint
+from pierhead.protocol.client.trust import fingerprints
 from pierhead.protocol.errors import PierheadError
 from pierhead.router.cli.reached import a_name, a_network, a_place, an_origin, can_listen_on
 from pierhead.router.cli.serve import serve_arguments
@@ -320,7 +320,7 @@ def _tell_place(machine: _Machine) -> None:
     tell(f"address    {reached.url}   ({_kind(machine)})")
     authority = config_folder() / "ca.crt"
     if reached.own_tls and not machine.chosen.domain and authority.exists():
-        tell(f"pin        {fingerprint(authority.read_text())}")
+        tell(f"pin        {fingerprints(authority.read_text())[0]}")
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     allowed = f"{size(memory_cap())} of {size(total)} memory"
     tell(f"builder    here, at most 1 build at a time, {allowed}, lowest CPU priority")

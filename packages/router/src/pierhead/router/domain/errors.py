@@ -104,6 +104,18 @@ class LimitReached(Refused):
     slug = "limit-reached"
 
 
+class RotationConflict(Refused):
+    """The certificate authority is not in the state that the command is for."""
+
+    slug = "rotation-conflict"
+
+
+class StaleFingerprint(Refused):
+    """What was confirmed is not the certificate authority that there is."""
+
+    slug = "stale-fingerprint"
+
+
 class OffsetMismatch(Refused):
     """Bytes were sent that do not begin where the stored ones end."""
 

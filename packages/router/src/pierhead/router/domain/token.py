@@ -172,6 +172,22 @@ def require_owner(principal: Principal) -> None:
         raise NotAllowed("only the owner may do that", hint="pierhead login URL, as the owner")
 
 
+def require_rotation(principal: Principal, *, is_here: bool) -> Owner:
+    """Return whoever may change the certificate authority; `is_here`: they are on its machine.
+
+    A token can be copied to anywhere. There are no people yet who log in and prove that it is them,
+    so being on the machine has to do.
+
+    Raises:
+        NotAllowed: everybody else.
+    """
+    require_owner(principal)
+    if not isinstance(principal, Owner) or not is_here:
+        detail = "the owner may do that on the control plane's own machine, and nowhere else"
+        raise NotAllowed(detail, hint="log in there, and type it again: pierhead ca")
+    return principal
+
+
 def require_submitter(principal: Principal) -> Owner | ProjectHolder:
     """Return whoever looks at builds; raise `NotAllowed` for what only builds them."""
     if not isinstance(principal, Owner | ProjectHolder):

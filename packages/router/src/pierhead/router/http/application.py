@@ -18,11 +18,11 @@ from pierhead.router.services.identity import Identity
 from pierhead.server.bounded import Patience
 
 
-def application(routes: Sequence[Route]) -> Starlette:
+def application(routes: Sequence[Route], *around: Middleware) -> Starlette:
     """Return the application: refusals are problem documents, and nobody is waited for too long."""
     app = Starlette(
         routes=[*routes],
-        middleware=[Middleware(Patience)],
+        middleware=[*around, Middleware(Patience)],
         exception_handlers=EXCEPTION_HANDLERS,
     )
     app.router.redirect_slashes = False  # a path is what it is; nobody is sent to a guess

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from pierhead.protocol.authority import AuthorityView, Replace, Replaced, Rotate
 from pierhead.protocol.build import (
     BuildPage,
     BuildView,
@@ -68,6 +69,7 @@ from pierhead.protocol.runner import (
 from pierhead.protocol.version import OFFSET_HEADER, RELEASE
 from pierhead.router.domain.logbook import PART_BYTES_MAX as LOG_PART_BYTES_MAX
 from pierhead.router.http.attempts import AttemptHandlers
+from pierhead.router.http.authority import AuthorityHandlers
 from pierhead.router.http.builds import BuildHandlers
 from pierhead.router.http.contexts import ContextHandlers
 from pierhead.router.http.projects import ProjectHandlers, TokenHandlers
@@ -113,6 +115,7 @@ class Handlers:
     projects: ProjectHandlers
     tokens: TokenHandlers
     logins: LoginHandlers
+    authority: AuthorityHandlers
 
 
 def all_endpoints(of: Handlers) -> list[Endpoint]:
@@ -126,6 +129,7 @@ def all_endpoints(of: Handlers) -> list[Endpoint]:
         *project_endpoints(of.projects),
         *token_endpoints(of.tokens),
         *login_endpoints(of.logins),
+        *authority_endpoints(of.authority),
     ]
 
 
@@ -249,6 +253,20 @@ def login_endpoints(of: LoginHandlers) -> list[Endpoint]:
         Endpoint(method="GET", path=registries, handler=of.page, who="owner", answer=RegistryPage, summary="Other registries that builds may use"),
         Endpoint(method="POST", path=registries, handler=of.add, who="owner", body=NewRegistry, answer=RegistryAdded, summary="Try a login at another registry, and keep it"),
         Endpoint(method="DELETE", path=registries, handler=of.remove, who="owner", answer=RegistryView, parameters=(HOST, LOGIN_PROJECT), summary="Forget a login"),
+    ]
+    # fmt: on
+
+
+def authority_endpoints(of: AuthorityHandlers) -> list[Endpoint]:
+    """Return what concerns the certificate authority; all but looking is for its own machine."""
+    rotation = "/api/ca/rotation"
+    # fmt: off
+    return [
+        Endpoint(method="GET", path="/api/ca", handler=of.show, who="owner", answer=AuthorityView, summary="The certificate authority, and who knows it"),
+        Endpoint(method="POST", path=rotation, handler=of.begin, who="owner", body=Rotate, answer=AuthorityView, summary="Announce another authority; only on the control plane's own machine"),
+        Endpoint(method="DELETE", path=rotation, handler=of.cancel, who="owner", answer=AuthorityView, summary="Take the announcement back; only on the control plane's own machine"),
+        Endpoint(method="POST", path=f"{rotation}/advance", handler=of.advance, who="owner", answer=AuthorityView, summary="Go on to the next phase now; only on the control plane's own machine"),
+        Endpoint(method="POST", path="/api/ca/replacement", handler=of.replace, who="owner", body=Replace, answer=Replaced, summary="Replace the authority at once: all machines join again; only on the control plane's own machine"),
     ]
     # fmt: on
 

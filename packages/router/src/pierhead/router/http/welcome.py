@@ -4,6 +4,7 @@ Neither answer is a secret, and neither proves anything: the certificate counts 
 its fingerprint, the script for whoever checked from whom it came.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,7 @@ SCRIPT: Final = Path(__file__).with_name("join.sh")
 class WelcomeHandlers:
     """For everybody, without a token."""
 
-    authority: bytes | None  # PEM
+    authority: Callable[[], bytes] | None  # PEM: all that are to be believed now
 
     async def script(self, _request: Request) -> Response:
         """`GET /join`: a shell script that lets the machine join by the code it is given."""
@@ -33,7 +34,7 @@ class WelcomeHandlers:
         """`GET /ca.crt`: the certificate authority, PEM."""
         if self.authority is None:
             raise NotFound("this control plane has no certificate authority of its own")
-        return Response(self.authority, media_type="application/x-pem-file")
+        return Response(self.authority(), media_type="application/x-pem-file")
 
 
 def welcome_routes(of: WelcomeHandlers) -> list[Route]:

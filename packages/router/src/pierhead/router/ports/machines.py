@@ -24,6 +24,12 @@ class StoredRunner:
     slots: int = 0  # asked for with the last acquire
     reason: str | None = None  # why it takes nothing, in its own words
     refuses_since: datetime | None = None
+    authorities: tuple[str, ...] | None = None  # pins of whom it believes; none: it never said so
+
+    @property
+    def is_expelled(self) -> bool:
+        """Whether its credential was taken away; a join code may let the same name in again."""
+        return not self.credential_hash
 
 
 class Machines(Protocol):
@@ -55,4 +61,8 @@ class Machines(Protocol):
 
     def save_code(self, secret_hash: str, code: Code) -> None:
         """Add a join code, or store one that was used."""
+        ...
+
+    def revoke_codes(self, now: datetime) -> int:
+        """Forget all join codes; return how many could still have been used."""
         ...

@@ -19,7 +19,7 @@ class Parked:
 
     facts: RunnerFacts
     event: asyncio.Event
-    displaced: bool = False  # the runner asked again: its older request has nobody behind it
+    displaced: bool = False  # it is answered now: the runner asked again, or is to hear something
 
 
 class Bells:
@@ -98,6 +98,12 @@ class Bells:
         for parked in self._parked:
             if parked.facts.name == name:
                 parked.event.set()
+
+    def recall(self) -> None:
+        """Have every runner's request answered now: with the answer comes something to hear."""
+        for parked in self._parked:
+            parked.displaced = True
+            parked.event.set()
 
     def drain(self) -> None:
         """Wake everybody for good: the server stops."""

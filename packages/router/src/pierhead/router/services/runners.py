@@ -66,6 +66,14 @@ class WayIn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Expelled:
+    """Who has to join again, and how many join codes ended."""
+
+    runners: tuple[str, ...]
+    codes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Runners:
     """What the owner and the runners themselves may do with runners."""
 
@@ -84,7 +92,8 @@ class Runners:
         secret, now = self.entropy.secret(), self.clock.now()
 
         def operation(ledger: Ledger) -> None:
-            if request.name == HERE or ledger.runner(request.name) is not None:
+            known = ledger.runner(request.name)
+            if request.name == HERE or (known is not None and not known.is_expelled):
                 raise _taken(request.name)
             code = Code(runner=request.name, expires_at=now + LIFETIME)
             ledger.save_code(token_hash(secret), code)
@@ -137,6 +146,33 @@ class Runners:
         ledger.delete_runner(name)
         return view, lost
 
+    async def expel_all(self) -> Expelled:
+        """Let in nobody again who is elsewhere: all credentials end, and all join codes.
+
+        The names stay, and with them what is known of each machine: it joins again by a new code.
+        """
+        now = self.clock.now()
+        expelled, lost = await self.store.write(lambda ledger: self._expel(ledger, now))
+        announce(self.bells, *lost)
+        for name in expelled.runners:
+            self.bells.wake_runner(name)
+        return expelled
+
+    def _expel(self, ledger: Ledger, now: datetime) -> tuple[Expelled, Sequence[StoredBuild]]:
+        elsewhere = [known for known in ledger.runners() if not known.here]
+        lost = [
+            self.lifecycle.apply(
+                ledger, as_it_is(ledger, stored), _lost(lease, "its runner has to join again"), now
+            )
+            for known in elsewhere
+            for stored in ledger.leased(runner=known.name)
+            if (lease := stored.build.lease)
+        ]
+        for known in elsewhere:
+            ledger.save_runner(replace(known, credential_hash="", authorities=None))
+        names = tuple(known.name for known in elsewhere)
+        return Expelled(runners=names, codes=ledger.revoke_codes(now)), lost
+
     async def enroll(self, request: Enroll) -> Enrolled:
         """Turn a join code into a credential; the same machine may ask again."""
         hashed, now = token_hash(request.secret), self.clock.now()
@@ -146,7 +182,7 @@ class Runners:
             code = spend(ledger.code(hashed), request.name, request.nonce, now=now)
             ledger.save_code(hashed, code)
             known = ledger.runner(code.runner)
-            if known is None:
+            if known is None or known.is_expelled:
                 new = _new_runner(code.runner, credential, now)
                 ledger.save_runner(replace(new, state_id=request.state_id or None))
             elif not hmac.compare_digest(known.credential_hash, token_hash(credential)):
@@ -325,6 +361,7 @@ class Runners:
             slots=request.slots,
             reason=reason,
             refuses_since=(known.refuses_since or arrived) if reason else None,
+            authorities=request.authorities,
         )
         ledger.save_runner(known)
         mine = {stored.id: stored for stored in ledger.leased(session=session.id)}

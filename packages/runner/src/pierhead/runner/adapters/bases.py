@@ -12,6 +12,7 @@ import httpx
 
 from pierhead.protocol.client.http import open_client
 from pierhead.protocol.client.retry import patiently
+from pierhead.protocol.client.trust import Trust
 from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.problem import problem
 from pierhead.runner.domain.bases import BaseRefusal
@@ -28,9 +29,9 @@ _STALE: Final = "pierhead-stale-since"
 class HttpBases:
     """What the control plane gives to one build: of its own registry, and of others."""
 
-    def __init__(self, url: str, token: str, ca: str | None) -> None:
+    def __init__(self, url: str, token: str, trust: Trust) -> None:
         self._own = urlsplit(url).netloc
-        self._http = open_client(url, token=token, ca=ca)
+        self._http = open_client(url, token=token, ca=trust)
 
     @asynccontextmanager
     async def ask(self, wanted: BaseAsk) -> AsyncIterator[BaseAnswer]:

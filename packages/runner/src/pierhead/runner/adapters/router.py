@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import zstandard
 
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.http import open_client
 from pierhead.protocol.client.retry import patiently
+from pierhead.protocol.client.trust import Trust
 from pierhead.protocol.lease import (
     Acquire,
     Acquired,
@@ -38,12 +40,12 @@ class Way:
     """How to reach the control plane, and whom to believe to be that."""
 
     url: str
-    ca: str | None  # PEM; none: the system's authorities
+    trust: Trust
     insecure_http: bool = False
 
     def client(self, token: str) -> RouterClient:
         """Return a client for it."""
-        return RouterClient(self.url, token=token, ca=self.ca, insecure_http=self.insecure_http)
+        return RouterClient(self.url, token=token, ca=self.trust, insecure_http=self.insecure_http)
 
 
 class HttpControl:
@@ -52,7 +54,8 @@ class HttpControl:
     def __init__(self, way: Way, credential: str, state_id: str) -> None:
         self._way = way
         self._state_id = state_id
-        self._client = way.client(credential)
+        self._credential = credential
+        self._client, self._believed = way.client(credential), way.trust.pins
         self._key = SessionKey()
         self._started_ms = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
 
@@ -70,8 +73,13 @@ class HttpControl:
         return await self._client.open_session(request)
 
     async def acquire(self, request: Acquire) -> Acquired:
-        """Ask for builds."""
-        return await self._client.acquire(request)
+        """Ask for builds, and say by whom the router is believed to be itself."""
+        known = self._way.trust.pins
+        if not set(self._believed) <= set(known):  # an open connection would go on with all of them
+            await self._client.close()
+            self._client = self._way.client(self._credential)
+        self._believed = known
+        return await self._client.acquire(msgspec.structs.replace(request, authorities=known))
 
     async def release_session(self, session_id: str) -> None:
         """Say that this process ends."""
@@ -94,7 +102,7 @@ class HttpHold:
         self._key = key
         self._grant = grant
         self._client = way.client(grant.token)
-        self._bases = HttpBases(way.url, grant.token, way.ca) if grant.mirror else None
+        self._bases = HttpBases(way.url, grant.token, way.trust) if grant.mirror else None
 
     def context(self, offset: int) -> AsyncIterator[bytes]:
         """Yield the packed context."""
@@ -127,7 +135,7 @@ class HttpHold:
 
     async def push(self, built: Built) -> Pushed:
         """Push an image."""
-        async with open_client(self._way.url, token=self._grant.token, ca=self._way.ca) as http:
+        async with open_client(self._way.url, token=self._grant.token, ca=self._way.trust) as http:
             pusher = Pusher(http, self._grant.repository)
             await pusher.push(built)
             return Pushed(

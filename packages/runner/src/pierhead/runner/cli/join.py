@@ -22,7 +22,7 @@ from pierhead.protocol.cli.service import Service, start
 from pierhead.protocol.cli.speak import OK, REFUSED, USAGE, agreed, fail, size, tell
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.retry import patiently
-from pierhead.protocol.client.trust import pinned_ca, trusted_ca
+from pierhead.protocol.client.trust import Trust, pinned_ca, trusted_ca
 from pierhead.protocol.ids import RunnerName
 from pierhead.protocol.joincode import NO_PIN, JoinAddress, parse_join_code
 from pierhead.protocol.loopback import is_loopback
@@ -133,11 +133,11 @@ class _Way:
     """How to reach the control plane that a code names; it was checked to be that."""
 
     url: str
-    ca: str | None
+    trust: Trust
     insecure_http: bool
 
     def client(self) -> RouterClient:
-        return RouterClient(self.url, ca=self.ca, insecure_http=self.insecure_http)
+        return RouterClient(self.url, ca=self.trust, insecure_http=self.insecure_http)
 
 
 async def _way(address: JoinAddress, insecure_http: bool) -> _Way:
@@ -152,7 +152,9 @@ async def _way(address: JoinAddress, insecure_http: bool) -> _Way:
     pinned = None
     if address.pin != NO_PIN:
         pinned = await patiently(lambda: pinned_ca(url, address.pin), JOIN_SECONDS)
-    way = _Way(url, trusted_ca(None) if pinned is None else pinned, insecure_http)
+    # What is learned while joining is noted with all else, at its end.
+    trust = Trust(trusted_ca(None)) if pinned is None else Trust(pinned, lambda _: None)
+    way = _Way(url, trust, insecure_http)
     async with way.client() as client:
         await client.meta()
     return way
@@ -235,7 +237,7 @@ def _join(
             name=enrolled.name,
             url=way.url,
             credential=enrolled.credential,
-            ca=way.ca,
+            ca=way.trust.ca,
             insecure_http=insecure_http,
             slots=allowed.slots,
             cpus=allowed.cpus,

@@ -305,6 +305,9 @@ class Keeper:
             self.holds[build].add(Group(order))
         elif kind == "drop":
             self.drop(build)
+        elif kind == "believe":
+            for hold in list(self.holds.values()):
+                hold.ca = order["ca"]  # of its next connection
 
     def drop(self, build: str) -> None:
         """Forget a build; its processes are the runner's business again."""

@@ -332,6 +332,7 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
             "slots": runner.slots,
             "reason": runner.reason,
             "refuses_since": runner.refuses_since.timestamp() if runner.refuses_since else None,
+            "authorities": msgspec.json.encode(runner.authorities),
         }
         upsert(self._sql, t.runners, row)
 
@@ -358,6 +359,14 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
             "spent_by": code.spent_by,
         }
         upsert(self._sql, t.codes, row)
+
+    def revoke_codes(self, now: datetime) -> int:
+        """Forget all join codes; return how many could still have been used."""
+        usable = t.codes.c.spent_by.is_(None) & (t.codes.c.expires_at > now.timestamp())
+        query = sa.select(sa.func.count()).select_from(t.codes).where(usable)
+        count = self._sql.execute(query).scalar_one()
+        self._sql.execute(sa.delete(t.codes))
+        return int(count)
 
     def runner_by_credential(self, credential_hash: str) -> StoredRunner | None:
         """Return the runner whose hash begins as this one does; the caller compares the whole."""
@@ -558,4 +567,5 @@ def _runner(row: sa.RowMapping) -> StoredRunner:
         slots=row["slots"],
         reason=row["reason"],
         refuses_since=None if row["refuses_since"] is None else _time(row["refuses_since"]),
+        authorities=msgspec.json.decode(row["authorities"], type=tuple[str, ...] | None),
     )

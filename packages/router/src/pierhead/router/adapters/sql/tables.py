@@ -113,6 +113,7 @@ runners = sa.Table(
     sa.Column("slots", sa.Integer, nullable=False),
     sa.Column("reason", sa.String),
     sa.Column("refuses_since", sa.Float),
+    sa.Column("authorities", sa.LargeBinary),
 )
 sa.Index("router_runners_by_hash", selector(runners.c.credential_hash))
 
