@@ -7,10 +7,7 @@ import pty
 import re
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -19,133 +16,21 @@ import pytest
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.trust import pinned_ca
 from pierhead.protocol.errors import IntegrityError, PierheadError, Unavailable
-from pierhead.protocol.joincode import JoinAddress, parse_join_code
+from pierhead.protocol.joincode import JoinAddress
 from pierhead.protocol.runner import AddRunner, Enroll, Enrolled
-from pierhead.server.tls import Certificates
-from tests.acceptance.stage import BIN, eventually, free_port
-
-NAMES = ("127.0.0.1", "localhost")
-
-
-@dataclass(slots=True)
-class Plane:
-    """A control plane on all addresses, and what its owner types."""
-
-    folder: Path
-    port: int
-    process: subprocess.Popen[bytes] = field(init=False)
-
-    def __post_init__(self) -> None:
-        here = ["--public-url", self.url, "--no-here"]
-        with (self.folder / "plane.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [BIN / "pierhead", "serve", "--host", "0.0.0.0", "--port", str(self.port), *here],
-                env={**os.environ, **self.environment},
-                stdout=log,
-                stderr=log,
-            )
-
-    @property
-    def environment(self) -> dict[str, str]:
-        config = {"PIERHEAD_CONFIG": str(self.folder / "config")}
-        return {**config, "PIERHEAD_DATA": str(self.folder / "data"), "NO_COLOR": "1"}
-
-    @property
-    def url(self) -> str:
-        return f"https://127.0.0.1:{self.port}"
-
-    @property
-    def ca(self) -> str:
-        return (self.folder / "config" / "ca.crt").read_text()
-
-    def owner(self) -> RouterClient:
-        token = (self.folder / "config" / "token").read_text().strip()
-        return RouterClient(self.url, token=token, ca=self.ca)
-
-    async def code(self, name: str) -> JoinAddress:
-        async with self.owner() as owner:
-            return parse_join_code((await owner.add_runner(AddRunner(name=name))).code)
-
-    def runner(self, state: str) -> subprocess.Popen[bytes]:
-        own = {"PIERHEAD_RUNNER_STATE": str(self.folder / state)}
-        with (self.folder / f"{state}.log").open("ab") as log:
-            return subprocess.Popen(
-                [BIN / "pierhead", "runner", "start"],
-                env={**os.environ, **self.environment, **own},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-
-    async def online(self, name: str) -> None:
-        async def is_there() -> bool:
-            async with self.owner() as owner:
-                runners = (await owner.capabilities()).runners
-            return any(runner.name == name and runner.online for runner in runners)
-
-        await eventually(is_there, within=60, what=f"{name} is online")
-
-    def join(self, code: JoinAddress, state: str, *more: str) -> subprocess.CompletedProcess[str]:
-        own = {"PIERHEAD_RUNNER_STATE": str(self.folder / state)}
-        return subprocess.run(
-            [BIN / "pierhead", "join", "--no-service", str(code), *more],
-            env={**os.environ, **self.environment, **own},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
+from tests.acceptance.stage import BIN, free_port
+from tests.integration.tls.plane import Plane, ready, stranger
 
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     started = Plane(tmp_path_factory.mktemp("plane"), free_port())
     try:
-        asyncio.run(_ready(started))
+        asyncio.run(ready(started))
         yield started
     finally:
         started.process.terminate()
         assert started.process.wait(20) == 0
-
-
-async def _ready(plane: Plane) -> None:
-    for _ in range(200):
-        with contextlib.suppress(PierheadError, OSError):
-            async with plane.owner() as owner:
-                await owner.projects()
-                return
-        await asyncio.sleep(0.1)
-    raise AssertionError((plane.folder / "plane.log").read_text())
-
-
-@dataclass(slots=True)
-class Stranger:
-    """Somebody in between, with certificates of their own, who keeps all that they can read."""
-
-    certificates: Certificates
-    shown: bytes  # the authority that it shows to whoever asks
-    port: int = 0
-    seen: bytes = b""
-
-    async def serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(self.shown)
-        while data := await reader.read(65536):
-            self.seen += data
-            writer.write(head + self.shown)
-        writer.close()
-
-
-@asynccontextmanager
-async def stranger(folder: Path, shown: bytes | None = None) -> AsyncIterator[Stranger]:
-    certificates = Certificates(folder / "stranger", NAMES, now=datetime.now(UTC))
-    between = Stranger(certificates, shown or certificates.authority)
-    server = await asyncio.start_server(between.serve_one, "127.0.0.1", 0, ssl=certificates.context)
-    between.port = server.sockets[0].getsockname()[1]
-    try:
-        yield between
-    finally:
-        server.close()
 
 
 async def test_a_machine_joins_who_made_the_code(plane: Plane) -> None:

@@ -120,7 +120,11 @@ class Certificates:
         """Let another authority count from now on, and a server's key that nobody has seen."""
         # First the key: a stop in between must not leave it to the new authority.
         (self._folder / OWN_FILE).unlink(missing_ok=True)
-        self.change(signing, names, now=now)
+        try:
+            self.change(signing, names, now=now)
+        except OSError:
+            self.renew(names, now=now)  # for the authority that goes on to count
+            raise
 
     def renew(self, names: Sequence[str], *, now: datetime) -> bool:
         """Make the server's certificate anew if it ends soon or lacks a name.

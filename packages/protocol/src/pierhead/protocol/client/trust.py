@@ -62,17 +62,18 @@ class Trust:
         return self._keep is not None and said != "" and set(said.split(",")) != set(self.pins)
 
     def learn(self, shown: str, said: str) -> None:
-        """Believe those authorities from now on, among the shown, that were named by their pins.
+        """Believe the shown authorities from now on, which were named by their pins.
 
+        An answer that was overtaken by another one names others than are shown since.
         Whoever has a connection already goes on to believe whom it believed.
 
         Raises:
-            ValueError: not all of them were shown, or they are too many.
+            ValueError: others were shown, or too many.
             OSError: it could not be stored; nothing was learned.
         """
         found = {fingerprint(one): one for one in certificates(shown)}
         pins = tuple(said.split(","))
-        if self._keep is None or len(pins) > AUTHORITIES_MAX or not set(pins) <= set(found):
+        if self._keep is None or len(pins) > AUTHORITIES_MAX or set(pins) != set(found):
             raise ValueError("the authorities are not the ones that were named")
         ca = "".join(found[pin] for pin in pins)
         self._keep(ca)

@@ -29,6 +29,7 @@ from pierhead.protocol.cli.speak import (
     tell_log,
 )
 from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.client.failure import distrusted
 from pierhead.protocol.errors import PierheadError, Unavailable
 from pierhead.protocol.result import Envelope, Failure
 
@@ -266,6 +267,8 @@ async def events(
                 if isinstance(event, wire.Finished):
                     return
         except Unavailable as error:
+            if distrusted(error) is not None:  # that does not heal, and has a hint of its own
+                raise
             now = time.monotonic()  # noqa: TID251
             if away_since is None:
                 away_since = now
