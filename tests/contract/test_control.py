@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from pierhead.protocol.build import CancelRequest
+from pierhead.protocol.client.trust import Trust
 from pierhead.protocol.digest import digest_of
 from pierhead.protocol.errors import IntegrityError, Invalid, LeaseLost, Refused
 from pierhead.protocol.lease import Acquire, Acquired, Grant, Held
@@ -68,7 +69,7 @@ class RealTown(Town):
         super().__init__()
         self._house = house
         self._builds: list[str] = []
-        self.control: HttpControl = HttpControl(Way(house.url, None), credential, "state")
+        self.control: HttpControl = HttpControl(Way(house.url, Trust(None)), credential, "state")
 
     async def submit(self, *, secret: bool = False) -> str:
         secrets = SECRETS if secret else {}

@@ -437,6 +437,9 @@ async def test_whoever_may_have_been_copied_ends_at_once_and_everybody_joins_aga
 
         assert not await answers(plane, old)
         assert await answers(plane, plane.ca)
+        async with plane.on_its_machine() as owner:
+            [desktop] = (await owner.capabilities()).runners
+        assert not desktop.online  # no build waits for it
         # Whoever believes the new one, and has an old credential, is let in no more.
         async with RouterClient(
             plane.url, token=credential(plane, "desktop"), ca=plane.ca

@@ -113,8 +113,8 @@ def lines_of(found: AuthorityView) -> Iterable[str]:
         yield f"coming     {found.coming.fingerprint}   (signs from {_at(found)} on, at the latest)"
     if found.leaving is not None:
         yield f"leaving    {found.leaving.fingerprint}   (believed until {_at(found)})"
-    which = "coming one" if found.coming else "pin"
-    yield f"knowing    {', '.join(found.knowing) or 'no runner'}   (they know the {which})"
+    which = "   (the coming one)" if found.coming else ""
+    yield f"known to   {', '.join(found.knowing) or 'no runner'}{which}"
     if found.unknowing:
         named = [name if name in found.awaited else f"{name} (stopped)" for name in found.unknowing]
         yield f"not yet    {', '.join(named)}"

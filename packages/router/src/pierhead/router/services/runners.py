@@ -169,7 +169,9 @@ class Runners:
             if (lease := stored.build.lease)
         ]
         for known in elsewhere:
-            ledger.save_runner(replace(known, credential_hash="", authorities=None))
+            session = known.session and replace(known.session, silent_at=now)
+            gone = replace(known, credential_hash="", authorities=None, session=session)
+            ledger.save_runner(gone)
         names = tuple(known.name for known in elsewhere)
         return Expelled(runners=names, codes=ledger.revoke_codes(now)), lost
 
@@ -452,7 +454,7 @@ def _taken(name: str) -> RunnerNameTaken:
 
 def _registered(ledger: Ledger, runner: Runner) -> StoredRunner:
     known = ledger.runner(runner.name)
-    if known is None:  # it was removed while it waited
+    if known is None or known.is_expelled:  # while it waited
         raise UnknownMachine
     return known
 
