@@ -699,3 +699,32 @@ async def test_builds_that_runners_have_are_found_by_who_has_them_and_until_when
             LiveAttempt("web", "b_1", 1, "one"),
             LiveAttempt("web", "b_2", 1, "two"),
         ]
+
+
+@KINDS
+async def test_codes_are_forgotten_together_and_those_still_good_are_counted(
+    kind: str, tmp_path: Path
+) -> None:
+    def operation(ledger: Ledger) -> None:
+        good = NOW + timedelta(minutes=1)
+        ledger.save_code("good", Code(runner="a", expires_at=good))
+        ledger.save_code("used", Code(runner="b", expires_at=good, spent_by="n"))
+        ledger.save_code("over", Code(runner="c", expires_at=NOW))
+        assert ledger.revoke_codes(NOW) == 1
+        assert [ledger.code(name) for name in ("good", "used", "over")] == [None] * 3
+        assert ledger.revoke_codes(NOW) == 0
+
+    async with open_store(kind, tmp_path) as store:
+        await store.write(operation)
+
+
+@KINDS
+@pytest.mark.parametrize("pins", [None, (), ("a" * 64, "b" * 64)])
+async def test_whom_a_runner_believes_is_kept_as_it_was_said(
+    kind: str, tmp_path: Path, pins: tuple[str, ...] | None
+) -> None:
+    known = StoredRunner(name="a", credential_hash="h", created_at=NOW, authorities=pins)
+    async with open_store(kind, tmp_path) as store:
+        await store.write(lambda ledger: ledger.save_runner(known))
+        assert await store.read(lambda ledger: ledger.runner("a")) == known
+        assert not known.is_expelled
