@@ -333,6 +333,19 @@ async def test_what_never_began_and_what_was_stopped_before_is_stopped_as_well(y
         await stopped(attempt)
 
 
+async def test_a_stop_that_was_cancelled_can_be_done_again(yard: Yard) -> None:
+    attempt = yard.endless()
+    await cancelled(attempt)
+    stopping = asyncio.create_task(attempt.stop())
+    await asyncio.sleep(0.01)
+    stopping.cancel()
+    await asyncio.wait({stopping})
+
+    await stopped(attempt)
+
+    assert not yard.goes_on(attempt)
+
+
 async def test_a_stop_leaves_another_build_alone_and_its_slot_free(yard: Yard) -> None:
     first, other = yard.endless(slot=0), yard.endless(slot=1)
     building = asyncio.create_task(other.run())

@@ -94,8 +94,9 @@ async def bases_of_a_build(town: RealTown) -> Bases:
 async def test_a_manifest_comes_with_its_kind_its_digest_and_its_size(
     store: Store, reference: str
 ) -> None:
-    for method, body in (("GET", IMAGE.manifest), ("HEAD", b"")):
-        answer, found = await store.ask(store.wanted(method, "manifests", reference))  # type: ignore[arg-type]
+    asked = store.wanted("GET", "manifests", reference)
+    for wanted, body in ((asked, IMAGE.manifest), (replace(asked, method="HEAD"), b"")):
+        answer, found = await store.ask(wanted)
 
         assert (answer.status, found, answer.refusal) == (200, body, None)
         assert answer.headers["content-type"] == MANIFEST_TYPE
@@ -120,16 +121,16 @@ async def test_a_blob_comes_whole_also_to_two_at_a_time(store: Store, part: byte
 async def test_what_is_not_there_is_said_and_of_which_image(
     store: Store, method: Literal["GET", "HEAD"]
 ) -> None:
-    for name, kind, reference in (
-        (NAME, "manifests", "no-such-tag"),
-        (NAME, "blobs", NOTHING),
-        ("me/other", "manifests", "latest"),
+    for wanted in (
+        store.wanted(method, "manifests", "no-such-tag"),
+        store.wanted(method, "blobs", NOTHING),
+        store.wanted(method, "manifests", "latest", "me/other"),
     ):
-        answer, found = await store.ask(store.wanted(method, kind, reference, name))  # type: ignore[arg-type]
+        answer, found = await store.ask(wanted)
 
         assert (answer.status, found) == (404, b"")
         assert answer.refusal is not None
-        assert answer.refusal.image == f"{store.host}/{name}"
+        assert answer.refusal.image == f"{store.host}/{wanted.name}"
         assert answer.refusal.message
 
 

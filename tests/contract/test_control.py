@@ -137,9 +137,16 @@ async def opened(town: Town, process: str = "first") -> str:
     return (await town.control.open_session(process, capabilities())).session_id
 
 
-def request(session: str, turn: int = 1, *held: Held) -> Acquire:
+def request(
+    session: str, turn: int = 1, *held: Held, slots: int = 1, hold_ms: int = 25_000
+) -> Acquire:
     return Acquire(
-        session_id=session, request_id=f"{session}-request-{turn}", turn=turn, slots=1, held=held
+        session_id=session,
+        request_id=f"{session}-request-{turn}",
+        turn=turn,
+        slots=slots,
+        held=held,
+        hold_ms=hold_ms,
     )
 
 
@@ -210,6 +217,19 @@ async def test_a_request_waits_for_a_build_and_one_that_was_given_up_takes_none(
 
     async with asyncio.timeout(10):
         assert [one.build_id for one in (await waiting).grants] == [build_id]
+
+
+async def test_nobody_is_given_more_than_was_asked_for_nor_held_for_longer(town: Town) -> None:
+    session = await opened(town)
+    build_id = await town.submit()
+
+    for turn, hold_ms in ((1, 0), (2, 20)):
+        asking = request(session, turn, slots=0, hold_ms=hold_ms)
+        async with asyncio.timeout(10):
+            assert await town.control.acquire(asking) == Acquired()
+
+    [found] = (await town.control.acquire(request(session, 3))).grants
+    assert found.build_id == build_id
 
 
 async def test_what_is_held_in_vain_is_to_be_dropped(town: Town) -> None:
@@ -315,6 +335,19 @@ async def test_what_is_there_of_an_image_is_not_sent_again(town: Town, tmp_path:
     assert first.sent_bytes > layers
     assert (second.sent_layers, second.sent_bytes) == (0, 0)
     assert second.present_bytes >= layers
+
+
+async def test_a_push_that_was_cancelled_can_be_done_again(town: Town, tmp_path: Path) -> None:
+    _, hold = await granted(town)
+    image = built(tmp_path / "first")
+    pushing = asyncio.create_task(hold.push(image))
+    await asyncio.sleep(0.005)
+    pushing.cancel()
+    await asyncio.wait({pushing})
+
+    _, envelope = await pushed(hold, tmp_path / "second")
+
+    assert (await hold.report(envelope)).state == "succeeded"
 
 
 async def test_a_result_is_taken_once_and_its_repeat_has_the_same_receipt(

@@ -402,11 +402,20 @@ async def test_one_build_that_breaks_again_and_again_does_not_make_the_machine_r
     for fence in range(1, 4):
         story = (await granted(stage, "b_one", fence)).story
         await until(partial(story.count, "close"))
+        await rested(stage)
     await granted(stage, "b_two", 1)
     await until(lambda: "resting after 2 broken builds" in reasons(stage))
     await stage.end()
 
     assert reasons(stage) == {"resting after a broken build", "resting after 2 broken builds"}
+
+
+async def rested(stage: Stage) -> None:
+    """Return when the machine asks for builds again; its time of rest is over at once."""
+    await until(lambda: stage.control.asked[-1].reason)
+    stage.engine._rest_until = 0.0
+    stage.control.say(Acquired())  # the router does not hold a request for ever
+    await until(lambda: stage.control.asked[-1].slots)
 
 
 def reasons(stage: Stage) -> set[str]:

@@ -5,10 +5,10 @@ and everything that was called is written down.
 """
 
 import asyncio
+import contextlib
 import shutil
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -257,7 +257,7 @@ def _sizes(image: Built) -> dict[str, int]:
 
 @dataclass
 class FakeControl:
-    """A router that answers from a list; when it is empty, it holds the request."""
+    """A router that answers from a list; when it has nothing for a request, it holds it."""
 
     answers: deque[Acquired | PierheadError] = field(default_factory=deque)
     sessions: deque[PierheadError] = field(default_factory=deque)
@@ -299,14 +299,25 @@ class FakeControl:
             return self.answered[request.request_id]
         if drop := tuple(one for one in request.held if self._is_lost(one)):
             return Acquired(drop=drop)
-        while not self.answers:
-            self.more.clear()
-            await self.more.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(request.hold_ms / 1000):
+                while not self._fits(request):
+                    self.more.clear()
+                    await self.more.wait()
+        if not self._fits(request):
+            return Acquired()
         answer = self.answers.popleft()
         if isinstance(answer, PierheadError):
             raise answer
         self.answered[request.request_id] = answer
         return answer
+
+    def _fits(self, request: Acquire) -> bool:
+        """Say whether there is an answer that gives no more than was asked for."""
+        if not self.answers:
+            return False
+        answer = self.answers[0]
+        return isinstance(answer, PierheadError) or len(answer.grants) <= request.slots
 
     def _is_lost(self, held: Held) -> bool:
         known = self.holds.get((held.build_id, held.fence))
@@ -589,7 +600,7 @@ class FakeBases:
     says: Callable[[BaseAsk], BaseAnswer] | None = None
     asked: list[BaseAsk] = field(default_factory=list)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def ask(self, wanted: BaseAsk) -> AsyncIterator[BaseAnswer]:
         """Write the question down, and answer."""
         self.asked.append(wanted)
