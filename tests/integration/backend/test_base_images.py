@@ -1,8 +1,11 @@
 """Base images by the relay, in builds with and without isolation, and without any network."""
 
-from collections.abc import AsyncIterator
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
@@ -138,3 +141,47 @@ async def test_what_the_machine_has_is_used_when_nobody_gives_it(bench: Bench) -
     await second.stop()
     # buildah asks whether there is a newer one.
     assert {one.host for one in bases.asked} <= {"localhost"}
+
+
+@pytest.fixture
+def of_the_machine() -> Iterator[Path]:
+    """An image in a folder that a build's root has, too, as `skopeo copy dir:` writes one."""
+    image, folder = tiny_image("base"), Path(f"/usr/lib/pierhead-test-{os.getpid()}")
+    folder.mkdir()
+    (folder / "version").write_text("Directory Transport Version: 1.1\n")
+    (folder / "manifest.json").write_bytes(image.manifest)
+    for part in (image.config, image.layer):
+        (folder / digest_of(part).removeprefix("sha256:")).write_bytes(part)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "FROM dir:{}\nCOPY --from=base /bin/busybox /busybox\n",
+        "FROM scratch\nCOPY --from=dir:{} /bin/busybox /busybox\n",
+        "FROM oci-archive:{}/manifest.json\n",
+        "FROM docker-archive:{}/manifest.json\n",
+        "FROM oci:{}\n",
+        "FROM tarball:{}/manifest.json\n",
+        "FROM sif:{}/manifest.json\n",
+        # What only buildah can tell: it is refused by its policy.
+        "FROM ${{A:-${{B:-dir}}}}:{}\n",
+        'FROM "dir":{}\n',
+    ],
+)
+async def test_no_file_of_the_machine_is_a_base_image(
+    bench: Bench, of_the_machine: Path, steps: str, isolated: bool
+) -> None:
+    if not isolated:
+        bench.backend._trial._lacking = ["namespaces, say"]
+    attempt = bench.attempt(steps.format(of_the_machine))
+    broken = await attempt.run()
+    proof = await attempt.stop()
+
+    assert isinstance(broken, Broken), attempt.output.decode()
+    assert broken.failure.cause == "base-image", (broken.failure, attempt.output.decode())
+    assert broken.failure.hint == "only base images of registries and earlier stages can be had"
+    assert proof.clean

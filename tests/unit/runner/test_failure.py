@@ -356,6 +356,16 @@ def test_a_base_image_of_another_place_than_a_registry_is_told() -> None:
     assert (failure.cause, failure.message) == ("base-image", "the base image oci:x cannot be read")
 
 
+def test_a_base_image_that_the_policy_does_not_let_in_is_told_so() -> None:
+    failure = told(
+        "STEP 1/1: FROM dir:/usr/x\nError: creating build container: Source image rejected: "
+        "Running image dir:/usr/x is rejected by policy.\n"
+    )
+
+    assert failure.message == "the base image dir:/usr/x cannot be read"
+    assert failure.hint == "only base images of registries and earlier stages can be had"
+
+
 def test_a_base_image_without_a_registry_is_told_how_to_write_it() -> None:
     failure = told(
         'STEP 1/1: FROM nope\nError: creating build container: short-name "nope" did not resolve '

@@ -16,6 +16,7 @@ PLACE = [
     "--storage-driver", "overlay",
 ]  # fmt: skip
 ALWAYS = ["--layers", "--format", "docker", "--ignorefile", "/s/slot-0/empty-ignore-file"]
+ALWAYS += ["--signature-policy", "/s/slot-0/policy.json"]
 END = ["-t", "localhost/pierhead/last:latest", "-f", "/c/Dockerfile", "/c"]
 ISOLATED = [
     "--isolation", "oci", "--runtime", "/run/pierhead/runtime",

@@ -4,6 +4,8 @@ import os
 from typing import Final
 
 from pierhead.protocol.result import Failure
+from pierhead.runner.domain.bases import image_of_the_machine
+from pierhead.runner.domain.failure import of_the_machine
 from pierhead.runner.domain.secretenv import with_secret_files
 from pierhead.runner.ports import BuildOrder
 
@@ -24,7 +26,8 @@ def problem_with(order: BuildOrder) -> Failure | None:
         return Failure(cause="dockerfile", message=f"there is no {name} in the context", hint=hint)
     if not file.is_relative_to(root) or not file.is_file():
         return Failure(cause="dockerfile", message=f"{name} is not a file of the context")
-    return None
+    image = image_of_the_machine(text_of(order), order.plan.build_args)
+    return of_the_machine(image) if image is not None else None
 
 
 def name_of(order: BuildOrder) -> str:

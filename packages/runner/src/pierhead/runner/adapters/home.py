@@ -15,6 +15,7 @@ from pierhead.runner.adapters.process import run
 from pierhead.runner.adapters.room import DETACH, unmount
 from pierhead.runner.adapters.shelter import close_shelter
 from pierhead.runner.adapters.workspace import disk_of
+from pierhead.runner.domain.bases import registries_alone
 from pierhead.runner.domain.invocation import Store
 from pierhead.runner.removal import remove_tree
 
@@ -46,6 +47,7 @@ class Home:
         for place in (store.root, store.run, store.runtime):
             Path(place).mkdir(parents=True, exist_ok=True)
         Path(store.ignore).touch()
+        Path(store.policy).write_text(registries_alone(_policy_of_the_machine()))
         return store
 
     async def clear(self) -> None:
@@ -93,6 +95,13 @@ class Home:
         await run(*self.store().buildah("rmi", "-a", "-f"), seconds=60)
         for rest in (self.temporary, self.context):
             await asyncio.to_thread(remove_tree, rest)
+
+
+def _policy_of_the_machine() -> str | None:
+    for folder in (Path.home() / ".config/containers", Path("/etc/containers")):
+        with contextlib.suppress(OSError):
+            return (folder / "policy.json").read_text()
+    return None
 
 
 async def _used_bytes(folder: Path) -> int:

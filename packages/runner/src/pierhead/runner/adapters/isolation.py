@@ -125,6 +125,7 @@ class Room:
             *([("secrets", "", SECRETS_FOLDER)] if self.secrets else []),
             *(("rw", path, path) for path in (self.store.root, self.store.run, self.store.runtime)),
             ("ro", self.store.ignore, self.store.ignore),
+            ("ro", self.store.policy, self.store.policy),
             ("ro", str(self.work), str(self.work)),
             *self._runtime(),
         ]

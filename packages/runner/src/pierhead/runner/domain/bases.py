@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pierhead.runner.domain.dockerfile import Instruction, instructions
 
@@ -24,6 +24,19 @@ _VARIABLE: Final = re.compile(
 _FROM_FLAG: Final = re.compile(r"(?:^|\s)--from=(\S+)", re.I)
 _MOUNT: Final = re.compile(r"(?:^|\s)--mount=(\S+)", re.I)
 _USER: Final = "pierhead"
+_ACCEPT: Final = {"type": "insecureAcceptAnything"}
+# containers-transports(5), but for registries and the store that earlier stages are in.
+_OF_THE_MACHINE: Final = (
+    "atomic",
+    "dir",
+    "docker-archive",
+    "docker-daemon",
+    "oci",
+    "oci-archive",
+    "ostree",
+    "sif",
+    "tarball",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +65,16 @@ def registries_named(dockerfile: str, build_args: Mapping[str, str]) -> tuple[st
     return tuple(found)[:HOSTS_MAX]
 
 
+def image_of_the_machine(dockerfile: str, build_args: Mapping[str, str]) -> str | None:
+    """Return an image that is named as a file of the machine that builds; none: there is none.
+
+    buildah would open it before it asks `registries_alone`; one whose name only buildah can tell
+    is refused by that.
+    """
+    named = _images(dockerfile, build_args)
+    return next((image for image in named if image.partition(":")[0] in _OF_THE_MACHINE), None)
+
+
 def registries_conf(hosts: Sequence[str], address: str) -> str:
     """Return containers-registries.conf(5): each host is a folder at one address.
 
@@ -62,6 +85,20 @@ def registries_conf(hosts: Sequence[str], address: str) -> str:
         for number, host in enumerate(hosts)
     ]
     return "\n".join(tables)
+
+
+def registries_alone(policy: str | None) -> str:
+    """Return containers-policy.json(5) that lets base images come from registries alone.
+
+    What else an image can be read from is a file or a program of the runner's machine. `policy` is
+    the machine's own, which goes on to hold for registries; none: they may all be asked.
+    """
+    try:
+        said: dict[str, Any] = json.loads(policy) if policy is not None else {"default": [_ACCEPT]}
+        others = {name: {"": [{"type": "reject"}]} for name in _OF_THE_MACHINE}
+        return json.dumps({**said, "transports": {**said.get("transports", {}), **others}})
+    except (ValueError, TypeError, AttributeError):
+        return policy or ""  # buildah says what is wrong with it
 
 
 def login_file(address: str, password: str) -> bytes:

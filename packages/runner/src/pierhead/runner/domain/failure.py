@@ -49,7 +49,10 @@ _NO_SPACE: Final = ("no space left on device", "disk quota exceeded")
 _NOT_A_PROGRAM: Final = ("exec format error",)
 _NO_IMAGE: Final = "no image found in"
 _SOURCE: Final = re.compile(r"initializing source docker://(?P<image>\S+?): (?P<why>.*)$")
-_NO_REGISTRY: Final = re.compile(r"initializing source (?!docker:)(?P<image>\S+?):* ")
+_NO_REGISTRY: Final = re.compile(
+    r"initializing source (?!docker:)(?P<image>\S+?):* "
+    r"|Running image (?!docker:)(?P<rejected>\S+) is rejected by policy"
+)
 _SHORT_NAME: Final = re.compile(r'short-name "(?P<image>[^"]+)" did not resolve')
 _ABOUT_THE_DOCKERFILE: Final = (
     "building at step",
@@ -204,6 +207,15 @@ def disk_full(disk: Disk) -> Failure:
     return Failure(cause="disk-full", message=message, detail=detail, hint=hint)
 
 
+def of_the_machine(image: str) -> Failure:
+    """Return the failure of a build whose base image would be read from its runner's machine."""
+    return Failure(
+        cause="base-image",
+        message=f"the base image {image} cannot be read"[:1000],
+        hint="only base images of registries and earlier stages can be had",
+    )
+
+
 def explain(ending: Ending) -> Failure:
     """Return the failure for people."""
     told = _Told(ending, tuple(line for line in ending.progress.tail if line.strip()))
@@ -335,10 +347,8 @@ def _base_image(told: _Told) -> Failure | None:
         return told.failed("base-image", message, hint=hint)
     found = _SOURCE.search(told.own)
     if found is None and (local := _NO_REGISTRY.search(told.own)) is not None:
-        hint = "only base images of registries and earlier stages can be had"
-        return told.failed(
-            "base-image", f"the base image {local['image']} cannot be read", hint=hint
-        )
+        failure = of_the_machine(local["image"] or local["rejected"])
+        return told.failed(failure.cause, failure.message, hint=failure.hint)
     refusal = told.ending.base_refusal
     if found is None:
         return _base_image_in_part(told, refusal) if refusal is not None else None

@@ -29,6 +29,7 @@ class Store:
     containers: str  # what belongs to working containers: their list, and copies of secrets
     run: str
     runtime: str  # runc's own state
+    policy: str  # what base images may be: of registries
     ignore: str  # an empty file: what is to be ignored was left out when the context was packed
 
     @classmethod
@@ -39,6 +40,7 @@ class Store:
             containers=f"{folder}/storage/overlay-containers",
             run=f"{folder}/run",
             runtime=f"{folder}/runc",
+            policy=f"{folder}/policy.json",
             ignore=f"{folder}/empty-ignore-file",
         )
 
@@ -79,6 +81,7 @@ def build_command(
     The stored image has Docker's format: buildah's OCI one has no place for HEALTHCHECK and SHELL.
     """
     options = ["--layers", "--format", "docker", "--ignorefile", store.ignore]
+    options += ["--signature-policy", store.policy]
     # "host" is the build's own network namespace, in which buildah itself runs. For "none" runc
     # makes another one with nothing but a loopback; base images can still be had.
     network = "none" if plan.network == "none" and cgroup else "host"
