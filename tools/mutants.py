@@ -53,6 +53,7 @@ BEHIND_A_PROXY: Final = (
 )
 OF_API: Final = MATRIX + "test_every_token_opens_what_its_row_says_and_nothing_else[leased]"
 OF_REGISTRY: Final = MATRIX + "test_every_token_opens_of_the_registry_what_its_row_says[leased]"
+OF_AUTHORITY: Final = "integration/tls/test_rotation.py::test_"
 OF_MIRROR: Final = "integration/mirror/test_mirror.py::test_"
 
 
@@ -370,6 +371,21 @@ RIGHTS: Final = [
         "        if not bears_seal(self.key, token, build_id, fence):\n",
         "        if False:\n",
         OF_API,
+    ),
+    Mutant(
+        "an owner's token changes the authority from anywhere",
+        "domain/token.py",
+        "    if not isinstance(principal, Owner) or not is_here:\n",
+        "    if not isinstance(principal, Owner):\n",
+        OF_AUTHORITY + "from_another_machine_the_owner_may_look_and_change_nothing",
+    ),
+    Mutant(
+        "an authority is learned from whoever answers",
+        "client/client.py",
+        "self._trust is None or not self._is_verified or not",
+        "self._trust is None or not",
+        OF_AUTHORITY + "nobody_in_between_makes_anybody_believe_them",
+        "protocol",
     ),
     Mutant(
         "another project's images are pulled",

@@ -10,19 +10,19 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from pierhead.server import gateway
-from pierhead.server.authority import issue, new_authority
+from pierhead.server.authority import Pair, issue, new_authority, vouch
 from pierhead.server.door import Door
 from pierhead.server.gateway import Gateway
 from pierhead.server.peer import Peer
 from pierhead.server.public_name import PROOF_PROTOCOL, asks_for_proof
 from pierhead.server.serve import listen
-from pierhead.server.tls import Certificates
+from pierhead.server.tls import Certificates, Signing
 from tests.acceptance.stage import eventually
 
 NOW = datetime.now(UTC)
@@ -335,6 +335,17 @@ async def test_the_next_visitor_sees_what_the_files_hold_then(inside: Inside) ->
     assert inside.certificates.renew((*NAMES, "another.example.com"), now=NOW)
     after = await inside.visit("another.example.com")
     assert await echo(after) == await echo(before) == b"hello"
+    # Another authority signs, and the one before vouches for it.
+    old = inside.certificates.signing.signs
+    new = new_authority("another", now=NOW)
+    vouched = vouch(old, new.certificate, now=NOW, until=NOW + timedelta(days=1))
+    both = Signing(signs=new, beside=Pair(b"", old.certificate), vouched=vouched)
+    inside.certificates.change(both, (*NAMES, "another.example.com"), now=NOW)
+    for authority in (old, new):
+        assert await echo(await inside.visit(authority=authority.certificate)) == b"hello"
+    inside.certificates.change(Signing(signs=new), (*NAMES, "another.example.com"), now=NOW)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await inside.visit(authority=old.certificate)
     # What cannot be read changes nothing.
     (inside.folder / "server.pem").write_bytes(b"no certificate")
     third = await inside.visit("another.example.com")

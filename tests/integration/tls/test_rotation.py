@@ -185,6 +185,35 @@ async def test_whoever_knows_one_of_the_two_is_let_through_until_the_old_one_is_
     assert (plane.folder / "data/tls/authority.pem").read_text().count("PRIVATE KEY") == 2
 
 
+async def test_programs_of_others_are_let_through_by_either_of_the_two(
+    plane: Plane, tmp_path: Path
+) -> None:
+    old = plane.ca
+    await do(plane, announce)
+    new = plane.ca.removeprefix(old)
+    for name, text in (("old", old), ("new", new)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "ca.crt").write_text(text)
+    assert [await others(plane, tmp_path / name) for name in ("old", "new")] == [True, True]
+    await do(plane, advance)
+    assert [await others(plane, tmp_path / name) for name in ("old", "new")] == [True, True]
+    await do(plane, advance)
+    assert [await others(plane, tmp_path / name) for name in ("old", "new")] == [False, True]
+
+
+async def others(plane: Plane, folder: Path) -> bool:
+    """Say whether curl and skopeo, whose TLS are two, believe the control plane by a file."""
+    host = plane.url.removeprefix("https://")
+    curl = ["curl", "-sS", "--cacert", str(folder / "ca.crt"), plane.url + "/api/meta"]
+    login = ["--cert-dir", str(folder), "--creds", f"owner:{plane.owner_token}"]
+    ends = []
+    for command in (curl, ["skopeo", "list-tags", *login, f"docker://{host}/nothing"]):
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
+        ends.append("certificate" not in done.stderr)
+    assert ends[0] == ends[1]
+    return ends[0]
+
+
 async def test_it_can_be_taken_back_until_the_new_one_signs(plane: Plane) -> None:
     noted, old = login(plane, "laptop"), plane.ca
     first = await do(plane, announce)

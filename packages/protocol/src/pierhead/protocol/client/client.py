@@ -27,7 +27,7 @@ from pierhead.protocol.build import (
 from pierhead.protocol.client.address import check_url
 from pierhead.protocol.client.failure import estranged, is_of_another_authority, unreachable
 from pierhead.protocol.client.http import Transport, open_client
-from pierhead.protocol.client.trust import CA_BYTES_MAX, CA_PATH, Trust
+from pierhead.protocol.client.trust import Trust, shown_to
 from pierhead.protocol.codec import to_wire
 from pierhead.protocol.errors import (
     PierheadError,
@@ -518,10 +518,9 @@ class RouterClient:
         if self._trust is None or not self._is_verified or not self._trust.lacks(said):
             return
         with contextlib.suppress(httpx.HTTPError, PierheadError, OSError, ValueError):
-            response = await self._http.get(CA_PATH)
-            fits = response.is_success and len(response.content) <= CA_BYTES_MAX
-            if fits and self._trust.lacks(said):  # nobody else was quicker
-                self._trust.learn(response.text, said)
+            shown = await shown_to(self._http)
+            if self._trust.lacks(said):  # nobody else was quicker
+                self._trust.learn(shown, said)
 
     def _common_version(self, found: Problem) -> int | None:
         if found.low is None or found.high is None:

@@ -188,22 +188,33 @@ async def fetch_ca(base_url: str) -> str:
             httpx.AsyncClient(
                 verify=anybody, proxy=proxy, trust_env=False, timeout=timeout
             ) as http,
-            http.stream("GET", base_url + CA_PATH) as answer,
         ):
-            found = b""
-            async for chunk in answer.aiter_bytes():
-                found += chunk
-                if len(found) > CA_BYTES_MAX:
-                    raise ValueError("too large")
-        if answer.status_code != 200:
-            raise ValueError(f"HTTP {answer.status_code}")
-        text = found.decode("ascii")
-        fingerprints(text)
+            text = await shown_to(http, base_url)
     except httpx.HTTPError as error:
         raise unanswered(base_url, error) from error
     except ValueError as error:
         detail = f"{base_url} does not show a certificate authority, as a control plane does"
         raise Unavailable(problem("dependency-unavailable", detail)) from error
+    return text
+
+
+async def shown_to(http: httpx.AsyncClient, base_url: str = "") -> str:
+    """Return the authorities that a client is shown, as PEM: as true as its connection is.
+
+    Raises:
+        HTTPError: there is no answer.
+        ValueError: it is not certificates, or too much.
+    """
+    found = b""
+    async with http.stream("GET", base_url + CA_PATH) as answer:
+        async for chunk in answer.aiter_bytes():
+            found += chunk
+            if len(found) > CA_BYTES_MAX:
+                raise ValueError("too large")
+    if answer.status_code != 200:
+        raise ValueError(f"HTTP {answer.status_code}")
+    text = found.decode("ascii")
+    fingerprints(text)
     return text
 
 

@@ -94,6 +94,7 @@ def rotate(
         found = ask(url, lambda client: client.advance_rotation())
     elif cancel:
         found = ask(url, lambda client: client.cancel_rotation())
+        tell("join codes that were made since it was announced work no more")
     else:
         wanted = Rotate(after_seconds=after or AFTER_SECONDS)
         found = ask(url, lambda client: client.rotate(wanted))
