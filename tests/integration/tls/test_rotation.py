@@ -240,6 +240,8 @@ async def test_a_code_is_good_whatever_signs_by_then(plane: Plane, made: str, us
     assert code.pin == fingerprints(plane.ca)[0 if made == "before" else 1]
     if used == "switched":
         await do(plane, advance)
+    noted = login(plane, "laptop")
+    assert known_by(noted) == fingerprints(plane.ca)
     joined = plane.join(code, "attic")
     assert joined.returncode == 0, joined.stderr
     # Verified by the one that the code names, it learned the other.
@@ -402,6 +404,33 @@ async def test_a_runner_that_waits_for_work_hears_of_it_at_once(tmp_path: Path) 
         async with asyncio.timeout(10):
             await client().rotate(Rotate())
             assert (await waiting).grants == ()
+
+
+async def test_a_runner_that_waits_is_let_in_no_more_when_all_have_to_join_again(
+    tmp_path: Path,
+) -> None:
+    async with open_authority(tmp_path) as (router, client):
+        house: Any = FromHere(client)
+        runner: ScriptedRunner = await house.runner("desktop")
+        waiting = asyncio.create_task(runner.acquire(hold_ms=25_000))
+
+        async def waits() -> bool:
+            return len(router.bells._parked) == 1
+
+        await eventually(waits, within=10)
+        owner = client()
+        pin = (await owner.authority()).root.fingerprint
+        async with asyncio.timeout(10):
+            done = await owner.replace_authority(Replace(fingerprint=pin))
+            with pytest.raises(TokenRefused):
+                await waiting
+        assert done.runners == ("desktop",)
+        assert (await owner.authority()).root.fingerprint == done.new_fingerprint != pin
+        # The name is kept for it, and for whoever has a new code only.
+        again = await house.runner("desktop")
+        assert again.credential != runner.credential
+        with pytest.raises(TokenRefused):
+            await runner.acquire()
 
 
 async def test_from_another_machine_the_owner_may_look_and_change_nothing(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def read_pair(path: Path) -> Pair | None:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read; whole or not at all."""
+    """Write a file that only its owner can read; whole or not at all, and for good."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -177,3 +177,9 @@ def write_secret(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
+    # A machine that loses its power must not come back with a key that is somebody else's.
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -86,11 +86,17 @@ def _read(name: str) -> dict[str, str] | None:
 def _write(name: str, document: dict[str, str]) -> None:
     folder = config_folder()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fresh = folder / f"{name}.new"
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(document, file)
-    fresh.replace(folder / name)
+    # Of this process alone: several commands may learn the same thing at once.
+    fresh = folder / f"{name}.{os.getpid()}.new"
+    try:
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(document, file)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(folder / name)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def _local_url() -> str:
