@@ -103,6 +103,18 @@ class Plane:
             check=False,
         )
 
+    def examine(self, state: str) -> subprocess.CompletedProcess[str]:
+        """Let the doctor look at a machine."""
+        own = {"PIERHEAD_RUNNER_STATE": str(self.folder / state)}
+        return subprocess.run(
+            [BIN / "pierhead", "doctor"],
+            env={**os.environ, **self.environment, **own},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
     def join(self, code: JoinAddress, state: str, *more: str) -> subprocess.CompletedProcess[str]:
         own = {"PIERHEAD_RUNNER_STATE": str(self.folder / state)}
         return subprocess.run(

@@ -271,6 +271,10 @@ async def test_who_was_away_all_the_time_is_told_what_happened_and_comes_back_by
     assert "Either it was changed while this machine was away, or somebody else answers" in said
     assert "pierhead nodes remove attic && pierhead add attic --builds" in said
 
+    examined = plane.examine("attic")
+    assert f"problem  reach      {plane.url} is not believed any more" in examined.stdout
+    assert "-> if pierhead ca says" in examined.stdout
+
     asked = plane.type("status", config="laptop")
     assert asked.returncode == 3
     assert f"error: {plane.url} is not believed any more" in asked.stderr
@@ -283,7 +287,7 @@ async def test_who_was_away_all_the_time_is_told_what_happened_and_comes_back_by
     assert "pierhead nodes remove attic && pierhead add attic --builds" in shown.stderr
     assert plane.type("nodes", "remove", "attic", "--yes").returncode == 0
     async with at_work(plane, "attic"):
-        pass
+        assert f"ok       reach      {plane.url} answers" in plane.examine("attic").stdout
 
 
 class Teller(Stranger):

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +36,26 @@ async def examine(folder: Path) -> list[Check]:
         return await BuildahBackend(Path(state), slots=1, memory_bytes=None).examine()
 
 
+def way_to(joined: Joined, keep: Callable[[str], None]) -> Way:
+    """Return how the control plane is reached, and by whom it is believed to be that.
+
+    `keep` stores other authorities that it names while it is believed.
+    """
+    there = f"pierhead nodes remove {joined.name} && pierhead add {joined.name} --builds"
+    again = f"there {there}; here pierhead runner stop, then pierhead join with that code"
+    return Way(joined.url, trust_in(joined.ca, keep, again=again), joined.insecure_http)
+
+
+async def reaches(joined: Joined) -> None:
+    """Ask the control plane for a word, as the runner would.
+
+    Raises:
+        PierheadError: nobody answers, or somebody who is not believed.
+    """
+    async with way_to(joined, lambda _: None).client(joined.credential) as client:
+        await client.meta()
+
+
 async def work(joined: Joined, state: Path, *, end_with_input: bool) -> None:
     """Be a runner until a signal comes, or, when told so, until the input ends.
 
@@ -48,12 +69,9 @@ async def work(joined: Joined, state: Path, *, end_with_input: bool) -> None:
         keeper.believe(ca)
         log.info("authorities.learned", pins=fingerprints(ca))
 
-    renamed = f"pierhead nodes remove {joined.name} && pierhead add {joined.name} --builds"
-    again = f"there {renamed}; here pierhead runner stop, then pierhead join with that code"
-    trust = trust_in(joined.ca, keep, again=again)
-    way = Way(joined.url, trust, insecure_http=joined.insecure_http)
+    way = way_to(joined, keep)
     control = HttpControl(way, joined.credential, state_id(holder))
-    keeper = KeeperProcess(joined.url, ca=trust.ca, proxy=proxy_for(joined.url, os.environ))
+    keeper = KeeperProcess(joined.url, ca=way.trust.ca, proxy=proxy_for(joined.url, os.environ))
     backend = BuildahBackend(
         state,
         slots=joined.slots,

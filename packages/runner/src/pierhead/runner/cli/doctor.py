@@ -11,9 +11,9 @@ import typer
 from pierhead.protocol.answers import Finding
 from pierhead.protocol.cli.builder import install_line
 from pierhead.protocol.cli.speak import OK, REFUSED, give, give_json, size
-from pierhead.protocol.errors import Unavailable
-from pierhead.runner.app import examine
-from pierhead.runner.config import at_work, joined_before, state_folder
+from pierhead.protocol.errors import PierheadError, Unavailable
+from pierhead.runner.app import examine, reaches
+from pierhead.runner.config import Joined, at_work, joined_before, state_folder
 
 SEARCH: Final = "/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 GIB: Final = 1024**3
@@ -67,8 +67,17 @@ def _runner() -> list[Finding]:
     what = f"{joined.name} of {joined.url}"
     if pid is None:
         remedy = "pierhead runner start"
-        return [Finding(what="runner", text=f"{what} is stopped", remedy=remedy)]
-    return [Finding(what="runner", text=f"{what} is at work (process {pid})")]
+        return [Finding(what="runner", text=f"{what} is stopped", remedy=remedy), _reach(joined)]
+    return [Finding(what="runner", text=f"{what} is at work (process {pid})"), _reach(joined)]
+
+
+def _reach(joined: Joined) -> Finding:
+    """Say whether the control plane answers, and is the one that this machine joined."""
+    try:
+        asyncio.run(reaches(joined))
+    except PierheadError as error:
+        return Finding(what="reach", text=str(error), remedy=error.problem.hint or "")
+    return Finding(what="reach", text=f"{joined.url} answers")
 
 
 def _place() -> Path:
