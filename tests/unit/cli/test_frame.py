@@ -153,6 +153,11 @@ def test_an_interrupt_ends_with_130_and_no_word(capsys: pytest.CaptureFixture[st
     [
         (["build"], "error: NAME is missing\n\nhint: pierhead build NAME\n"),
         (["build", "it", "--nope"], "error: pierhead build has no option --nope\n\nhint: pierhead"),
+        (["builds", "--mine"], "no option --mine\n\nhint: pierhead builds ls --mine\n"),
+        (
+            ["builds", "log", "-f", "@"],
+            "no option -f\n\nhint: pierhead builds watch BUILD_ID follows",
+        ),
         (
             ["build", "it", "--jso"],
             "error: pierhead build has no option --jso\n\nhint: --json? all of them: pierhead ",

@@ -154,6 +154,10 @@ async def test_what_a_build_says_of_its_failure_cannot_look_like_ours(
             "push      2 of 3 layers, 11.3 MB of 214.0 MB at 5.7 MB/s",
         ),
         (BytesMoved(present_bytes=214_000_000), "push      0 of 3 layers, 0 B of 214.0 MB"),
+        (
+            BytesMoved(pushed_bytes=733, present_bytes=214_000_000),
+            "push      0 of 3 layers, 733 B of 214.0 MB at 366 B/s",
+        ),
         # A runner that is older does not say how many layers it sent.
         (BytesMoved(pushed_bytes=2_000_000), "push      2.0 MB of 2.0 MB at 1.0 MB/s"),
     ],

@@ -26,6 +26,7 @@ def test_who_reaches_nobody_is_told_what_starts_a_control_plane(url: str, where:
 def test_who_is_cut_off_asks_again() -> None:
     error = unreachable("http://127.0.0.1:7443", httpx.ReadTimeout(""))
 
+    assert error.problem.detail == "no answer from http://127.0.0.1:7443: it takes too long"
     assert error.problem.hint == "ask again later"
 
 

@@ -14,6 +14,11 @@ def size(count: int) -> str:
     return f"{count} B"
 
 
+def cores(count: float) -> str:
+    """Return a number of cores for people: 1 core, 2.5 cores."""
+    return f"{count:g} core" if count == 1 else f"{count:g} cores"
+
+
 def kept_bytes(disk_bytes: int) -> int:
     """Return how much of a disk builds, contexts and images leave free: of a small one, a fifth."""
     return min(DISK_KEPT_BYTES, disk_bytes // 5)

@@ -44,6 +44,8 @@ def _words(error: Any, context: Any, path: str) -> tuple[str, str]:
 
 def _instead_of(option: str, context: Any, path: str, page: str) -> str:
     """Return what to type for an option that a command has not."""
+    if path == "pierhead builds log" and option in {"-f", "--follow"}:
+        return "pierhead builds watch BUILD_ID follows it"  # as docker logs and kubectl logs do
     command = context.command if context else None
     listing = getattr(command, "commands", {}).get("ls")
     if listing is not None and option in {name for one in listing.params for name in one.opts}:

@@ -13,6 +13,14 @@ from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.loopback import is_loopback
 from pierhead.protocol.problem import problem
 
+# What the library has no words for.
+_NAMELESS: Final[dict[type[httpx.HTTPError], str]] = {
+    httpx.ConnectTimeout: "nobody takes the connection in time",
+    httpx.ReadTimeout: "it takes too long",
+    httpx.WriteTimeout: "it takes nothing any more",
+    httpx.ReadError: "the connection was cut",
+    httpx.WriteError: "the connection was cut",
+}
 # What OpenSSL says of a certificate out of its time (X509_verify_cert_error_string(3)).
 _OF_THE_TIME: Final = ("not yet valid", "has expired")
 # OpenSSL's X509_V_ERR_*: DEPTH_ZERO_SELF_SIGNED_CERT, SELF_SIGNED_CERT_IN_CHAIN,
@@ -68,12 +76,13 @@ def unreachable(base_url: str, error: httpx.HTTPError) -> Unavailable:
 
 def unanswered(base_url: str, error: httpx.HTTPError) -> Unavailable:
     """Return the error for an address where nobody answers, or stops in between."""
-    detail = f"no answer from {base_url}: {error or type(error).__name__}"
+    why = str(error) or _NAMELESS.get(type(error), type(error).__name__)
+    detail = f"no answer from {base_url}: {why}"
     hint = None
     if (proxy := proxy_for(base_url, os.environ)) is not None:
         way = urlsplit(proxy)  # it may have a password in it
         shown = f"{way.hostname}:{way.port}" if way.port else way.hostname
-        detail = f"no answer from {base_url} by the proxy {shown}: {error or type(error).__name__}"
+        detail = f"no answer from {base_url} by the proxy {shown}: {why}"
         hint = f"is HTTPS_PROXY right? NO_PROXY={host_of(base_url)} asks without one"
     elif isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         here = is_loopback(host_of(base_url))

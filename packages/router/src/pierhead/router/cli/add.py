@@ -25,6 +25,7 @@ from pierhead.protocol.ids import RunnerName
 from pierhead.protocol.joincode import parse_join_code
 from pierhead.protocol.loopback import is_loopback
 from pierhead.protocol.runner import AddRunner, Capabilities, JoinCode
+from pierhead.protocol.units import cores
 
 LOOK_SECONDS: Final = 1.0
 
@@ -69,7 +70,7 @@ def machine_words(facts: Capabilities) -> str:
     """Return what a machine is, for people."""
     said = [
         *facts.platforms,
-        f"{facts.cpus} cores",
+        cores(facts.cpus),
         size(facts.memory_bytes),
         f"{size(facts.disk_free_bytes)} free" if facts.disk_free_bytes else "",
         facts.backend,

@@ -32,6 +32,8 @@ REFUSED: Final = {
     "--check": "buildah has no checks; hadolint Dockerfile has",
     "--call": "buildah has no checks; hadolint Dockerfile has",
     "--squash": "build in several stages",
+    "--stream": "only what has changed is sent in any case; leave it out",
+    "--disable-content-trust": "name base images by digest: FROM NAME@sha256:...",
     "--isolation": "every build is isolated as far as its runner can",
     "--security-opt": "every build is isolated as far as its runner can",
     "--allow": "builds get no rights beyond their own",

@@ -32,6 +32,7 @@ from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.failure import distrusted
 from pierhead.protocol.errors import PierheadError, Unavailable
 from pierhead.protocol.result import Envelope, Failure
+from pierhead.protocol.units import cores
 
 _STEP: Final = re.compile(r"^(\[\d+/\d+\] )?STEP (\d+/\d+): (.*)$")
 AGAIN_SECONDS: Final = 1.0
@@ -331,7 +332,7 @@ def proof_text(result: Envelope) -> str:
 def _place(started: wire.Started) -> list[str]:
     """Return what is known of a runner: what it is, and what it gives to builds."""
     facts = [*started.platforms]
-    facts += [f"{started.cpus} cores"] if started.cpus else []
+    facts += [cores(started.cpus)] if started.cpus else []
     if started.memory_bytes and started.memory_bytes < started.total_memory_bytes:
         allowed, total = size(started.memory_bytes), size(started.total_memory_bytes)
         facts.append(f"at most {allowed} of {total} memory")
@@ -344,8 +345,9 @@ def _pushed(result: Envelope) -> str:
     """Return what of the image had to be sent: `2 of 9 layers, 11.3 MB of 214.0 MB at 9.8 MB/s`."""
     moved, seconds = result.bytes_moved, result.timings.pushing_ms / 1000
     layers = sum(len(one.layers) for one in result.platforms)
-    # A runner that is older does not say how many it sent.
-    counted = moved.pushed_layers > 0 or moved.pushed_bytes == 0
+    # A runner that is older does not say how many it sent: none, if all of them were there.
+    all_there = moved.present_bytes >= sum(one.size_bytes for one in result.platforms)
+    counted = moved.pushed_layers > 0 or all_there
     count = f"{moved.pushed_layers} of {layers} layers, " if layers and counted else ""
     amount = f"{size(moved.pushed_bytes)} of {size(moved.pushed_bytes + moved.present_bytes)}"
     if not (moved.pushed_bytes and seconds):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from pierhead.protocol.cli.speak import USAGE, fail, size
-from pierhead.protocol.units import kept_bytes
+from pierhead.protocol.units import cores, kept_bytes
 
 _UNITS: Final = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 _SIZE: Final = re.compile(r"([0-9]{1,6})([KMGT])(i?B)?", re.IGNORECASE | re.ASCII)
@@ -31,7 +31,7 @@ class Ceilings:
         builds = "1 build at a time" if self.slots == 1 else f"{self.slots} builds at a time"
         each = "" if self.slots == 1 else " each"
         said = [
-            f"{self.cpus:g} cores{each}" if self.cpus else "",
+            f"{cores(self.cpus)}{each}" if self.cpus else "",
             f"{size(self.memory_bytes)} of memory{each}" if self.memory_bytes else "",
             f"{size(self.disk_bytes)} of disk{each}" if self.disk_bytes else "",
         ]
