@@ -153,11 +153,6 @@ def test_an_interrupt_ends_with_130_and_no_word(capsys: pytest.CaptureFixture[st
     [
         (["build"], "error: NAME is missing\n\nhint: pierhead build NAME\n"),
         (["build", "it", "--nope"], "error: pierhead build has no option --nope\n\nhint: pierhead"),
-        (["builds", "--mine"], "no option --mine\n\nhint: pierhead builds ls --mine\n"),
-        (
-            ["builds", "log", "-f", "@"],
-            "no option -f\n\nhint: pierhead builds watch BUILD_ID follows",
-        ),
         (
             ["build", "it", "--jso"],
             "error: pierhead build has no option --jso\n\nhint: --json? all of them: pierhead ",
@@ -174,6 +169,20 @@ def test_wrong_usage_ends_with_2_and_says_what_to_type(
 ) -> None:
     assert frame.run(arguments) == USAGE
     assert capsys.readouterr().err.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["builds", "--mine"], "pierhead builds ls --mine"),
+        (["builds", "log", "-f", "@"], "pierhead builds watch BUILD_ID follows it"),
+    ],
+)
+def test_an_option_of_a_neighbour_is_told_with_that(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert frame.run(arguments) == USAGE
+    assert capsys.readouterr().err.endswith(f"\n\nhint: {hint}\n")
 
 
 def test_a_page_is_the_answer_to_no_command(capsys: pytest.CaptureFixture[str]) -> None:
