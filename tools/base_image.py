@@ -58,7 +58,11 @@ def main() -> int:
     """Write the file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
-    base_image(parser.parse_args().file)
+    target = parser.parse_args().file
+    if not CACHE.is_file() and shutil.which("debootstrap") is None:
+        print("error: debootstrap is not installed\n\nhint: apt-get install debootstrap")
+        return 1
+    base_image(target)
     return 0
 
 

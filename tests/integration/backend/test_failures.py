@@ -14,7 +14,7 @@ from pierhead.protocol.result import Failure
 from pierhead.runner.adapters import cgroup as cgroups
 from pierhead.runner.adapters import isolation
 from pierhead.runner.adapters.process import ENVIRONMENT
-from pierhead.runner.ports import Broken, BuilderLostError
+from pierhead.runner.ports import Broken, BuilderLostError, Built
 from tests.acceptance.stage import free_port
 from tests.integration.backend.conftest import Attempt, Bench
 from tests.sight import said_of
@@ -356,3 +356,42 @@ async def test_a_step_whose_process_is_killed_is_the_steps_failure(bench: Bench)
     failure = await failure_of(bench.attempt("RUN sh -c 'kill -9 $$'; exit $?\n"))
 
     assert (failure.cause, failure.exit_code) == ("command", 137)
+
+
+@pytest.mark.parametrize(
+    ("steps", "message", "hint"),
+    [
+        (
+            "COPY <<EOF /x\nhello\nEOF\n",
+            "Dockerfile has a here-document (<<), which this builder has not",
+            "put its lines into a file of the context",
+        ),
+        (
+            "RUN <<EOF\ntrue\nfalse\nEOF\n",
+            "Dockerfile has a here-document (<<), which this builder has not",
+            "put its lines into a file of the context",
+        ),
+        (
+            "COPY --exclude=a busybox /b\n",
+            "Dockerfile, line 4: this builder has no COPY --exclude",
+            "leave it out",
+        ),
+        (
+            "RUN --security=insecure true\n",
+            "Dockerfile, line 4: this builder has no RUN --security",
+            "leave it out",
+        ),
+    ],
+)
+async def test_what_this_builder_has_not_is_told_by_its_name(
+    bench: Bench, steps: str, message: str, hint: str
+) -> None:
+    failure = await failure_of(bench.attempt(steps))
+
+    assert (failure.cause, failure.message, failure.hint) == ("dockerfile", message, hint)
+
+
+async def test_a_copy_that_is_linked_is_a_copy(bench: Bench) -> None:
+    built = await bench.attempt("COPY --link busybox /linked\n").run()
+
+    assert isinstance(built, Built)

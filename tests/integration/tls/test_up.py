@@ -211,6 +211,29 @@ def test_four_at_once_start_one_which_can_be_stopped(tmp_path: Path) -> None:
     assert machine.type("status", "--url", f"http://127.0.0.1:{port}").returncode == 3
 
 
+def test_a_stop_names_the_builds_that_it_interrupts(tmp_path: Path) -> None:
+    machine = Keyboard(tmp_path)
+    folder = tmp_path / "slow"
+    folder.mkdir()
+    (folder / "busybox").write_bytes(Path("/bin/busybox").read_bytes())
+    (folder / "busybox").chmod(0o755)
+    (folder / "Dockerfile").write_text(
+        'FROM scratch\nCOPY busybox /busybox\nRUN ["/busybox", "sleep", "300"]\n'
+    )
+    up = machine.type("up", "--host", "127.0.0.1", "--port", str(free_port()))
+    assert up.returncode == 0, up.stderr
+    begun = machine.type("build", "--detach", str(folder))
+    build_id = begun.stdout.strip()
+    wait_for(lambda: "3/3" in machine.type("builds", "ls").stdout)
+
+    stopped = machine.type("up", "--stop")
+
+    assert stopped.returncode == 0, stopped.stderr
+    assert stopped.stderr == (
+        f"stopped; all data stays\nbuilds on this machine begin again then ({build_id})\n"
+    )
+
+
 def test_what_somebody_else_started_is_named_and_not_stopped(tmp_path: Path) -> None:
     machine = Keyboard(tmp_path)
     port = free_port()

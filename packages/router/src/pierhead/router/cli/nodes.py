@@ -44,6 +44,8 @@ def remove(
     node = next((node for node in found.runners if node.name == name), None)
     if node is None:
         raise fail(f"there is no node {name}", "list them: pierhead nodes")
+    if node.here:
+        ask(url, lambda client: client.remove_runner(name))  # why it is not removed is said there
     tell(f"{name} will not be let in again; its data stays on it")
     tell(f"builds that wait again: {', '.join(node.builds) or 'none'}")
     if plan:

@@ -353,6 +353,7 @@ def _ports(machine: _Machine) -> str:
 
 
 def _stop(machine: _Machine) -> int:
+    elsewhere, here = asyncio.run(_at_work(machine.place))
     if not service.stop(machine.service):
         if (pid := holder_of(machine.data)) is not None:
             text = f"`pierhead up` did not start what runs on {machine.data}, process {pid}"
@@ -360,7 +361,26 @@ def _stop(machine: _Machine) -> int:
         text = f"no control plane was started by `pierhead up` on {machine.data}"
         raise fail(text, "pierhead status says what answers, and where", REFUSED)
     tell("stopped; all data stays")
+    if elsewhere:
+        again = "if there is a control plane again within ten minutes: pierhead up"
+        tell(f"builds on other machines go on {again} ({', '.join(elsewhere)})")
+    if here:
+        tell(f"builds on this machine begin again then ({', '.join(here)})")
     return OK
+
+
+async def _at_work(place: Place) -> tuple[list[str], list[str]]:
+    """Return the builds that run on other machines, and on this one, as far as can be found out."""
+    try:
+        async with (
+            asyncio.timeout(ANSWER_SECONDS),
+            replace(place, token=own_token()).client() as it,
+        ):
+            runners = (await it.capabilities()).runners
+    except (PierheadError, TimeoutError):
+        return [], []
+    elsewhere = [build for runner in runners if not runner.here for build in runner.builds]
+    return elsewhere, [build for runner in runners if runner.here for build in runner.builds]
 
 
 def _noted(data: Path) -> Chosen:

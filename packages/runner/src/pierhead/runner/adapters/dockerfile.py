@@ -6,6 +6,7 @@ from typing import Final
 from pierhead.protocol.result import Failure
 from pierhead.runner.domain.bases import image_of_the_machine
 from pierhead.runner.domain.failure import of_the_machine
+from pierhead.runner.domain.linkflag import without_links
 from pierhead.runner.domain.secretenv import with_secret_files
 from pierhead.runner.ports import BuildOrder
 
@@ -48,7 +49,7 @@ def translated(order: BuildOrder) -> str | Failure | None:
     """Write a Dockerfile that buildah understands; none: the context's own is one."""
     text = text_of(order)
     try:
-        said = with_secret_files(text)
+        said = with_secret_files(without_links(text))
     except ValueError as error:
         name = name_of(order)
         hint = "write the command without brackets, or read the secret from its file"

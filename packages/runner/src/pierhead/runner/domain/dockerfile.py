@@ -1,11 +1,13 @@
 """Where in a Dockerfile something is: enough of its grammar to count lines, not to build."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 _ESCAPE: Final = re.compile(r"#\s*escape\s*=\s*(\S)\s*$", re.I)
+# Between the words of an instruction, over its continuations and comments.
+BETWEEN: Final = r"(?:[ \t]|\\[ \t]*\r?\n(?:[ \t]*(?:#[^\n]*)?\n)*)+"
 _HEREDOC: Final = re.compile(r"<<-?[\"']?(\w+)[\"']?")
 _STEP: Final = re.compile(r"^(?:\[\d+/\d+\] )?(?:(\d+)/\d+ )?(.*)$", re.S)
 
@@ -50,6 +52,23 @@ def instructions(text: str) -> Iterator[Instruction]:
         begin, parts, until = 0, [], heredoc[1] if heredoc else ""
     if parts:
         yield Instruction(begin, " ".join(" ".join(parts).split()))
+
+
+def with_changed(text: str, change: Callable[[Instruction, str], str]) -> str:
+    """Return a Dockerfile of which `change` has rewritten what is there from an instruction on."""
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for one in reversed(list(instructions(text))):
+        at = starts[one.line - 1]
+        text = text[:at] + change(one, text[at:])
+    return text
+
+
+def has_here_document(text: str) -> bool:
+    """Say whether a step has one (`RUN <<EOF`)."""
+    steps = (one for one in instructions(text) if one.words[0] in {"RUN", "COPY", "ADD"})
+    return any(_HEREDOC.search(one.text) for one in steps)
 
 
 def line_of_step(text: str, step: str) -> int | None:

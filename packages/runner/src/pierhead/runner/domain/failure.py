@@ -15,7 +15,11 @@ from typing import Final
 from pierhead.protocol.result import Cause, Failure
 from pierhead.protocol.units import kept_bytes, size
 from pierhead.runner.domain.bases import BaseRefusal, registry_of
-from pierhead.runner.domain.dockerfile import line_of_step, line_that_cannot_be_parsed
+from pierhead.runner.domain.dockerfile import (
+    has_here_document,
+    line_of_step,
+    line_that_cannot_be_parsed,
+)
 from pierhead.runner.domain.progress import Progress
 
 EXTRACT_LINES: Final = 20
@@ -53,6 +57,9 @@ _NO_REGISTRY: Final = re.compile(
     r"initializing source (?!docker:)(?P<image>\S+?):* "
     r"|Running image (?!docker:)(?P<rejected>\S+) is rejected by policy"
 )
+# Their lines are instructions to a builder that does not know them, and their word is a file.
+_NO_HERE_DOCUMENTS: Final = re.compile(r"Unknown instruction|: \"/?<<|stat.*<<", re.I)
+_NO_SUCH_FLAG: Final = re.compile(r"\b([A-Z]+) only supports the (--.*) flags?\b")
 _SHORT_NAME: Final = re.compile(r'short-name "(?P<image>[^"]+)" did not resolve')
 _ABOUT_THE_DOCKERFILE: Final = (
     "building at step",
@@ -447,14 +454,27 @@ def _dockerfile(told: _Told) -> Failure | None:
     ending = told.ending
     line = _line(told)
     where = f"{ending.dockerfile_name}, line {line}" if line else ending.dockerfile_name
+    if has_here_document(ending.dockerfile) and _NO_HERE_DOCUMENTS.search(told.own):
+        message = f"{ending.dockerfile_name} has a here-document (<<), which this builder has not"
+        return told.failed("dockerfile", message, hint="put its lines into a file of the context")
+    flags = _NO_SUCH_FLAG.search(told.own)
+    if flags is not None:
+        given = _flags_of(ending.progress.step)
+        unknown = next((flag for flag in given if flag not in flags[2]), "such flag")
+        message = f"{where}: this builder has no {flags[1]} {unknown}"
+        return told.failed("dockerfile", message, hint="leave it out")
     missing = _NOT_THERE.search(told.own)
     if missing is not None:
         said = "is it left out by .dockerignore?"
         message = f"{where}: there is no {missing['path'].lstrip('/')} in the context"
         return told.failed("dockerfile", message, hint=said)
-    here_document = "<<" in (ending.progress.step or "")
-    hint = "buildah has no here-documents: put the lines into a script" if here_document else None
-    return told.failed("dockerfile", f"{where}: {_reason(told)}", hint=hint)
+    return told.failed("dockerfile", f"{where}: {_reason(told)}")
+
+
+def _flags_of(step: str | None) -> list[str]:
+    """Return the names of the flags of a step: `--exclude`."""
+    words = (step or "").split()
+    return [word.partition("=")[0] for word in words if word.startswith("--")]
 
 
 _READERS: Final[tuple[Callable[[_Told], Failure | None], ...]] = (

@@ -8,11 +8,10 @@ else of the Dockerfile is touched, and its lines stay where they are.
 import re
 from typing import Final
 
-from pierhead.runner.domain.dockerfile import instructions
+from pierhead.runner.domain.dockerfile import BETWEEN, Instruction, with_changed
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_BETWEEN: Final = r"(?:[ \t]|\\[ \t]*\r?\n(?:[ \t]*(?:#[^\n]*)?\n)*)+"
-_FLAGS: Final = re.compile(rf"[ \t]*RUN{_BETWEEN}(?:--\S+{_BETWEEN})*", re.I)
+_FLAGS: Final = re.compile(rf"[ \t]*RUN{BETWEEN}(?:--\S+{BETWEEN})*", re.I)
 _MOUNT: Final = re.compile(r"--mount=(\S+)")
 
 
@@ -22,14 +21,12 @@ def with_secret_files(text: str) -> str:
     Raises:
         ValueError: a step that asks for it has no shell to read it.
     """
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    for one in reversed(list(instructions(text))):
-        if one.words[0] == "RUN" and "type=secret" in one.text and "env=" in one.text:
-            at = starts[one.line - 1]
-            text = text[:at] + _rewritten(text[at:], one.line)
-    return text
+
+    def change(one: Instruction, rest: str) -> str:
+        asks = one.words[0] == "RUN" and "type=secret" in one.text and "env=" in one.text
+        return _rewritten(rest, one.line) if asks else rest
+
+    return with_changed(text, change)
 
 
 def _rewritten(rest: str, line: int) -> str:
