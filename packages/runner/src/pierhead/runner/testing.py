@@ -1,7 +1,8 @@
 """Fakes of the runner's ports, for tests of the engine and of whatever else drives it.
 
 They keep the rules of the ports: replies can be lost, a backend ends at once when it is cancelled,
-and everything that was called is written down.
+and everything that was called is written down. The suites that are asked of the real things are
+asked of them too; what a fake lets pass, the real thing has to let pass.
 """
 
 import asyncio
