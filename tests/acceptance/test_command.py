@@ -163,11 +163,12 @@ async def test_without_a_control_plane_one_is_there_for_the_one_build(
     assert REFERENCE.match(done.stdout)
 
 
-def _build_alone(on: Stage, folder: Path) -> "subprocess.Popen[str]":
-    """Begin to build where no control plane was chosen."""
+def _build_alone(on: Stage, folder: Path, *, usual: bool = False) -> "subprocess.Popen[str]":
+    """Begin to build where no control plane was chosen; `usual`: nor a port, ever."""
     config = on.folder / "config"
     config.mkdir(exist_ok=True)
-    (config / "local.json").write_text(json.dumps({"url": on.url}))
+    if not usual:
+        (config / "local.json").write_text(json.dumps({"url": on.url}))
     return subprocess.Popen(
         [BIN / "pierhead", "build", "--no-cache", str(folder)],
         env={**os.environ, **on.environment, "PIERHEAD_URL": ""},
@@ -220,12 +221,13 @@ async def test_a_control_plane_for_one_build_stays_for_another_that_came_meanwhi
 
 
 @pytest.mark.usefixtures("nobody_named")
+@pytest.mark.parametrize("usual", [False, True])
 async def test_builds_that_begin_at_once_share_one_control_plane(
-    tmp_path: Path, folder: Path
+    tmp_path: Path, folder: Path, usual: bool
 ) -> None:
     on = Stage(tmp_path, free_port())
 
-    begun = [_build_alone(on, folder) for _ in range(3)]
+    begun = [_build_alone(on, folder, usual=usual) for _ in range(3)]
     ended = [await asyncio.to_thread(one.communicate, timeout=120) for one in begun]
 
     assert [one.returncode for one in begun] == [0, 0, 0], ended

@@ -14,12 +14,13 @@ import httpx
 import pytest
 
 from benchmarks.registry_push_pull import reference
+from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.image import read_image
 from pierhead.protocol.result import CacheUse
 from pierhead.runner.adapters import push
 from pierhead.runner.adapters.push import Pusher
 from pierhead.runner.ports import Built
-from tests.integration.registry.conftest import Served
+from tests.integration.registry.conftest import Served, serving
 from tests.integration.registry.image import MANIFEST, Image, digest_of, image
 
 SHOP = "acme/shop"
@@ -118,6 +119,16 @@ async def test_a_push_that_is_cut_goes_on_where_it_ended(
         assert kept.content == whole.manifest
     if kind == "ours":
         assert proxy.carried <= len(whole.layer) * 1.05
+
+
+async def test_a_registry_without_room_is_told_of_at_once(tmp_path: Path, tiny_disk: Path) -> None:
+    what, _ = built(tmp_path / "layout", os.urandom(1 << 20) * 9)
+    async with serving(tmp_path, tiny_disk) as served, served.client("shop") as client:
+        async with asyncio.timeout(push.PATIENCE_SECONDS / 4):
+            with pytest.raises(Unavailable) as refused:
+                await Pusher(client, SHOP).push(what)
+    assert refused.value.problem.slug == "storage-full"
+    assert "No space left" in str(refused.value)
 
 
 @pytest.mark.parametrize("arrived", [0, 1, 2, 4_000_000])

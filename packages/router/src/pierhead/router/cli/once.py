@@ -8,12 +8,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from pierhead.protocol.cli.builder import require_builder
 from pierhead.protocol.cli.lastwords import LastWords, size_of, words_of_file
-from pierhead.protocol.cli.place import Place, config_folder
+from pierhead.protocol.cli.place import Place, config_folder, own_token
 from pierhead.protocol.cli.speak import REFUSED, UNAVAILABLE, USAGE, fail, tell
 from pierhead.protocol.environment import for_a_process
 from pierhead.protocol.errors import PierheadError
@@ -104,6 +105,8 @@ async def _there(place: Place, data: Path) -> Place | None:
         return own
     if not await _answers(place):
         return None
+    # Whoever has started it for now, a moment ago, wrote one since the command began.
+    place = replace(place, token=place.token or own_token())
     if place.token is None:
         text = f"the control plane at {place.url} is not of {config_folder()}, which has no token"
         raise fail(text, f"pierhead login {place.url}, with one from its owner", REFUSED)

@@ -37,7 +37,7 @@ BLOB_BYTES_MAX: Final = 64 * 1024**3
 # often than this is not worth a write.
 TOLD_EVERY: Final = timedelta(hours=1)
 REFERRERS_BYTES: Final = 2 * 1024 * 1024  # of manifests for one answer, a fraction of them
-_AT_ONCE: Final = 16
+_AT_ONCE: Final = 4  # a manifest may have 4 MiB
 
 
 class BlobUnknown(InvalidRequest):
@@ -258,13 +258,15 @@ class Registry:
 
         def operation(ledger: Ledger) -> tuple[list[Manifest], str | None]:
             found: list[Manifest] = []
-            while sum(len(one.body) for one in found) < REFERRERS_BYTES:
-                last = found[-1].digest if found else after
-                some = ledger.referrers(repository, subject, pending, last, _AT_ONCE)
-                found += some
-                if len(some) < _AT_ONCE:
-                    return found, None
-            return found, found[-1].digest
+            size, last = 0, after
+            while some := ledger.referrers(repository, subject, pending, last, _AT_ONCE):
+                for one in some:
+                    # Their annotations are in the answer, and one may be as large as a manifest.
+                    if found and size + len(one.body) > REFERRERS_BYTES:
+                        return found, last
+                    found.append(one)
+                    size, last = size + len(one.body), one.digest
+            return found, None
 
         page, following = await self.store.read(operation)
         descriptors = [

@@ -24,6 +24,7 @@ T = TypeVar("T")
 PART_BYTES: Final = 8 * 1024 * 1024
 AT_ONCE: Final = 3
 PATIENCE_SECONDS: Final = 120.0
+STORAGE_FULL: Final = 507  # RFC 4918, 11.5
 
 
 class Pusher:
@@ -74,7 +75,9 @@ class Pusher:
         while offset < size:
             try:
                 location, offset = await self._part(file, location, offset)
-            except Unavailable:
+            except Unavailable as error:
+                if error.problem.slug == "storage-full":
+                    raise  # people hear of that at once
                 # The cut part may have arrived in part: the registry knows how much.
                 location, offset = await self._resume(location)
             except _OutOfStep as error:
@@ -185,6 +188,8 @@ def _refusal(answer: httpx.Response) -> PierheadError:
         text = f"{said['code']}: {said.get('message', '')}"
     except (ValueError, LookupError, TypeError):
         return error_from(answer.status_code, answer.headers, answer.content)
+    if answer.status_code == STORAGE_FULL:
+        return Unavailable(problem("storage-full", f"the registry says {text}"))
     if answer.status_code >= 500 or answer.status_code == 429:
         return Unavailable(problem("dependency-unavailable", f"the registry says {text}"))
     return Refused(problem("not-allowed", f"the registry says {text}"))
