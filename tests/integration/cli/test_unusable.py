@@ -116,3 +116,24 @@ def test_a_folder_of_somebody_else_is_named_with_whose_it_is(tmp_path: Path) -> 
     error, hint = done.stdout.strip().split("|")
     assert error == f"{shown} belongs to root, and you may not write there"
     assert hint == "be root, or keep the data elsewhere: PIERHEAD_DATA=DIR"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(["--help"], 1), (["builds", "--help"], 1), (["doctor", "--help"], 1)]
+)
+def test_an_output_that_takes_no_more_is_told_once(words: list[str], code: int) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [PIERHEAD, *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+
+    assert done.returncode == code
+    assert done.stderr.startswith("error: No space left on device\n\nhint: ")
+    assert "Exception ignored" not in done.stderr
+
+
+def test_when_nobody_can_be_told_the_code_tells() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([PIERHEAD, "nothing"], stderr=full, check=False)
+
+    assert done.returncode != 0

@@ -3,6 +3,7 @@
 Nothing that commands are made of is imported here: it takes most of the time of a start.
 """
 
+import contextlib
 import importlib
 import os
 import sys
@@ -14,7 +15,14 @@ from pierhead.protocol.version import RELEASE
 
 def main() -> None:
     """Run the command line of this process."""
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # It was said already; the interpreter must not complain of it once more at its end.
+        _silence()
+        code = code or 1
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -36,8 +44,20 @@ def run(arguments: list[str]) -> int:
         return run_command(name, arguments[1:])
     except BrokenPipeError:
         # Whoever read our output has enough; the interpreter must not complain at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
         return os.EX_OK
+    except OSError as error:
+        with contextlib.suppress(OSError):  # perhaps there is nowhere to say it
+            print(f"error: {error.strerror}\n\nhint: send the output elsewhere", file=sys.stderr)
+        _silence()
+        return 1
+
+
+def _silence() -> None:
+    """Let what is still to be written go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
 
 
 def page(commands: list[Command]) -> str:

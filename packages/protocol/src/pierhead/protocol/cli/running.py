@@ -4,6 +4,7 @@ Only the command that was asked for is imported, and only what it needs before i
 has to come within a blink.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -73,6 +74,10 @@ def _unknown(name: str) -> CommandFailed:
     return fail(f"there is no command {name}", "pierhead --help", USAGE)
 
 
+# Nothing else is written without a name.
+_OF_THE_OUTPUT: Final = {errno.ENOSPC, errno.EIO, errno.EDQUOT}
+
+
 def _run(command: Command, arguments: list[str]) -> int:
     # httpx would import a command line of its own, which costs as much as all the rest of a start.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
@@ -95,6 +100,8 @@ def _run(command: Command, arguments: list[str]) -> int:
     except OSError as error:
         where = f": {_shown(error.filename)}" if error.filename else ""
         hint = "look at its path and its rights" if where else f"pierhead {command.name} --help"
+        if error.errno in _OF_THE_OUTPUT and not where:
+            hint = "the output leads to where no more can be written: send it elsewhere"
         raise fail(f"{error.strerror or error}{where}", hint, REFUSED) from error
     except UnicodeEncodeError as error:
         raise fail("an argument is not text in UTF-8", "write it in another way", USAGE) from error

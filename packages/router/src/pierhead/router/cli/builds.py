@@ -221,6 +221,8 @@ def _unproven(view: BuildView) -> str:
     """Say how a build ended of which no runner said that it stopped."""
     if view.started_at is None:
         return "cancelled before it began"
+    if view.children:  # each platform has a proof of its own, or had ended before
+        return "cancelled"
     return f"cancelled; {view.runner or 'its runner'} did not say what is left of it there"
 
 

@@ -60,7 +60,8 @@ def _compare(envelope: Envelope, image: PlatformImage, wanted: str | None) -> No
     said = tuple(image.platform for image in envelope.platforms)
     if said != (image.platform,) or wanted not in (None, image.platform):
         asked = f", {wanted} was asked for" if wanted else ""
-        raise ResultMismatch(f"the image is for {image.platform}, the result says {said}{asked}")
+        shown = ", ".join(said) or "none"
+        raise ResultMismatch(f"the image is for {image.platform}, the result says {shown}{asked}")
     if _digests(envelope.platforms[0]) != _digests(image):
         raise ResultMismatch("the platform's digests are not those of the manifest")
 
