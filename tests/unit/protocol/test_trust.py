@@ -117,7 +117,9 @@ def test_a_file_that_somebody_named_is_left_to_them(
     assert str(file) in trust.again
 
 
-@pytest.mark.parametrize(("code", "another"), [(20, True), (19, True), (10, False), (62, False)])
+@pytest.mark.parametrize(
+    ("code", "another"), [(20, True), (19, True), (25, True), (10, False), (62, False)]
+)
 def test_an_authority_that_signed_nothing_is_told_from_other_reasons(
     code: int, another: bool
 ) -> None:

@@ -24,8 +24,9 @@ _NAMELESS: Final[dict[type[httpx.HTTPError], str]] = {
 # What OpenSSL says of a certificate out of its time (X509_verify_cert_error_string(3)).
 _OF_THE_TIME: Final = ("not yet valid", "has expired")
 # OpenSSL's X509_V_ERR_*: DEPTH_ZERO_SELF_SIGNED_CERT, SELF_SIGNED_CERT_IN_CHAIN,
-# UNABLE_TO_GET_ISSUER_CERT_LOCALLY, UNABLE_TO_VERIFY_LEAF_SIGNATURE, CERT_SIGNATURE_FAILURE.
-_UNKNOWN_ISSUER: Final = frozenset({18, 19, 20, 21, 7})
+# UNABLE_TO_GET_ISSUER_CERT_LOCALLY, UNABLE_TO_VERIFY_LEAF_SIGNATURE, CERT_SIGNATURE_FAILURE,
+# PATH_LENGTH_EXCEEDED: one who may not vouch for another did.
+_UNKNOWN_ISSUER: Final = frozenset({18, 19, 20, 21, 7, 25})
 
 
 def distrusted(error: BaseException | None) -> str | None:
