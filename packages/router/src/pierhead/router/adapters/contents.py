@@ -74,7 +74,20 @@ class FileContents:
         await self._index.close()
 
     async def keep(self, project: str, body: AsyncIterator[bytes]) -> int:
-        """Keep the objects of a body; what came before a cut is kept, too."""
+        """Keep the objects of a body; what came before a cut is kept, too.
+
+        When the disk is full, what no context uses yet goes: others need the room, and whoever
+        tries again is asked for it again.
+        """
+        try:
+            return await self._keep_all(project, body)
+        except Unavailable as error:
+            if error.problem.slug == "storage-full":
+                with suppress(Unavailable):  # not even that can be noted
+                    await self._drop(project, waiting_seconds=0)
+            raise
+
+    async def _keep_all(self, project: str, body: AsyncIterator[bytes]) -> int:
         if await self._index.waiting_bytes(project) > CONTEXT_BYTES_MAX:
             detail = f"{project} has uploads of over {CONTEXT_BYTES_MAX} bytes that no context uses"
             hint = "finish one of them, or try again tomorrow"
@@ -156,9 +169,10 @@ class FileContents:
             hint = "try again: it is asked for anew; and look after that disk"
             raise Unavailable(problem("dependency-unavailable", detail, hint=hint)) from error
 
-    async def _drop(self, project: str) -> None:
+    async def _drop(self, project: str, waiting_seconds: float = ABANDONED_SECONDS) -> None:
+        """Remove what nothing needs, and what has waited so long for a context."""
         async with self._turns[project]:
-            before = time.time() - ABANDONED_SECONDS
+            before = time.time() - waiting_seconds
             await self._unlink(await self._index.drop_unneeded(before, project))
 
     async def save(self, project: str, digest: str, pages: bytes) -> None:
