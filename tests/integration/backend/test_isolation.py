@@ -189,7 +189,8 @@ async def test_what_buildah_sees_of_the_machine_cannot_be_changed(bench: Bench) 
         Path(place).mkdir(parents=True)
     for name in ("tmp", "room", "notes"):
         (folder / name).mkdir()
-    Path(store.ignore).touch()
+    for file in (store.ignore, store.policy):
+        Path(file).touch()
     room = Room(
         folder=folder / "room",
         store=store,

@@ -8,6 +8,7 @@ import pytest
 
 from pierhead.protocol.digest import digest_of
 from pierhead.router.domain.upstream import STALE_MAX
+from tests.acceptance.stage import eventually
 from tests.integration.mirror.conftest import attempt, blob, login, manifest
 from tests.integration.mirror.others import Strange, strange_registry
 from tests.integration.router.stage import House, TinyImage, push_image, tiny_image
@@ -140,7 +141,11 @@ async def test_a_layer_that_breaks_off_is_not_kept_and_comes_whole_the_next_time
     open_to_all.cut_after = 5000
     with pytest.raises(httpx.RemoteProtocolError):
         await web.get(address)
-    assert not list((house.data / "uploads").iterdir())
+
+    async def nothing_is_left() -> bool:  # a moment after the visitor has heard of the end
+        return not list((house.data / "uploads").iterdir())
+
+    await eventually(nothing_is_left, within=10)
     open_to_all.cut_after = None
     part = await web.get(address, headers={"Range": "bytes=4000-"})
     assert (part.status_code, part.content) == (206, image.layer[4000:])

@@ -131,7 +131,7 @@ def test_a_machine_joins_by_the_printed_code_and_is_named_to_who_waits(
     assert joined.returncode == 0, joined.stderr
     assert "starts     pierhead-runner: " in joined.stderr
     assert adding.returncode == 0, said
-    assert re.search(r"desktop joined: linux/\w+, 1 cores, 1\.1 GB, .* free, buildah ", said)
+    assert re.search(r"desktop joined: linux/\w+, 1 core, 1\.1 GB, .* free, buildah ", said)
     assert desktop.type("runner", "stop").returncode == 0
     assert desktop.type("runner", "stop").returncode == 1
 

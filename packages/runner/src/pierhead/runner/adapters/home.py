@@ -47,7 +47,7 @@ class Home:
         for place in (store.root, store.run, store.runtime):
             Path(place).mkdir(parents=True, exist_ok=True)
         Path(store.ignore).touch()
-        Path(store.policy).write_text(registries_alone(_policy_of_the_machine()))
+        _keep_policy(Path(store.policy))
         return store
 
     async def clear(self) -> None:
@@ -97,6 +97,17 @@ class Home:
             await asyncio.to_thread(remove_tree, rest)
 
 
+def _keep_policy(file: Path) -> None:
+    """Have buildah's policy there, whole at any moment: a build may be reading it."""
+    wanted = registries_alone(_policy_of_the_machine())
+    with contextlib.suppress(OSError):
+        if file.read_text() == wanted:
+            return
+    fresh = file.with_suffix(".new")
+    fresh.write_text(wanted)
+    fresh.replace(file)
+
+
 def _policy_of_the_machine() -> str | None:
     for folder in (Path.home() / ".config/containers", Path("/etc/containers")):
         with contextlib.suppress(OSError):
@@ -117,7 +128,9 @@ def is_whole(store: Store, *, begun: bool) -> bool:
     Its root is mounted while buildah works, so whoever removes the store leaves that, empty.
     """
     listed = Path(store.containers, "containers.json").is_file()
-    return Path(store.root).is_dir() and (not begun or (_has_content(store) and listed))
+    ours = Path(store.policy).is_file() and Path(store.ignore).is_file()
+    there = Path(store.root).is_dir() and ours
+    return there and (not begun or (_has_content(store) and listed))
 
 
 def _has_content(store: Store) -> bool:
