@@ -113,8 +113,10 @@ def test_the_commands_of_the_machine_find_it_without_a_word(vps: Keyboard, port:
     status = vps.type("status")
     assert status.returncode == 0, status.stderr
     assert f"registry {ADDRESS}:{port}" in status.stdout
-    by_its_public_address = vps.type("status", "--url", f"https://{ADDRESS}:{port}")
-    assert (by_its_public_address.returncode, by_its_public_address.stdout) == (0, status.stdout)
+    elsewhere = vps.type("status", "--url", f"https://{ADDRESS}:{port}")
+    # What its builder is at may have changed meanwhile.
+    assert elsewhere.returncode == 0, elsewhere.stderr
+    assert elsewhere.stdout.splitlines()[0] == status.stdout.splitlines()[0]
 
 
 def test_a_machine_joins_by_the_printed_code_and_is_named_to_who_waits(
@@ -222,11 +224,13 @@ def test_a_stop_names_the_builds_that_it_interrupts(tmp_path: Path) -> None:
     )
     up = machine.type("up", "--host", "127.0.0.1", "--port", str(free_port()))
     assert up.returncode == 0, up.stderr
-    begun = machine.type("build", "--detach", str(folder))
-    build_id = begun.stdout.strip()
-    wait_for(lambda: "3/3" in machine.type("builds", "ls").stdout)
-
-    stopped = machine.type("up", "--stop")
+    try:
+        begun = machine.type("build", "--detach", str(folder))
+        assert begun.returncode == 0, begun.stderr
+        build_id = begun.stdout.strip()
+        wait_for(lambda: "3/3" in machine.type("builds", "ls").stdout)
+    finally:
+        stopped = machine.type("up", "--stop")
 
     assert stopped.returncode == 0, stopped.stderr
     assert stopped.stderr == (

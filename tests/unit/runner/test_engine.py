@@ -413,8 +413,7 @@ async def test_one_build_that_breaks_again_and_again_does_not_make_the_machine_r
 async def rested(stage: Stage) -> None:
     """Return when the machine asks for builds again; its time of rest is over at once."""
     await until(lambda: stage.control.asked[-1].reason)
-    stage.engine._rest_until = 0.0
-    stage.control.say(Acquired())  # the router does not hold a request for ever
+    stage.engine._rest_until = 0.0  # noticed while the router holds its request
     await until(lambda: stage.control.asked[-1].slots)
 
 

@@ -167,7 +167,7 @@ class Engine:
         self._collect()
         if self._draining and not self._tasks:
             return
-        lack = self._ground.lack()
+        lack, rests = self._ground.lack(), self._rests()
         slots, reason = self._free_slots(capabilities, lack)
         if self._request_id is None:
             self._request_id, self._asked = self._new_id(), self._asked + 1
@@ -183,7 +183,7 @@ class Engine:
         )
         asking = asyncio.ensure_future(self._acquire(request))
         changing = asyncio.ensure_future(self._changed.wait())
-        looking = asyncio.ensure_future(self._until_ground_changes(lacks=lack is not None))
+        looking = asyncio.ensure_future(self._until_able(lacks=lack is not None, rests=rests))
         await asyncio.wait({asking, changing, looking}, return_when=asyncio.FIRST_COMPLETED)
         changing.cancel()
         looking.cancel()
@@ -202,10 +202,13 @@ class Engine:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), answer.retry_after_ms / 1000)
 
-    async def _until_ground_changes(self, *, lacks: bool) -> None:
+    async def _until_able(self, *, lacks: bool, rests: bool) -> None:
         """Wait until builds can be taken and could not, or the other way round."""
-        while (self._ground.lack() is not None) is lacks:  # noqa: ASYNC110 - disks tell nobody
+        while (self._ground.lack() is not None, self._rests()) == (lacks, rests):  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _rests(self) -> bool:
+        return asyncio.get_running_loop().time() < self._rest_until
 
     async def _acquire(self, request: Acquire) -> Acquired:
         wait = BACKOFF_SECONDS
@@ -284,7 +287,7 @@ class Engine:
         """Return how many builds may come, and why none may."""
         if self._draining:
             return 0, "draining"
-        if asyncio.get_running_loop().time() < self._rest_until:
+        if self._rests():
             return 0, resting_after(len(self._broken))
         if capabilities.slots == 0:
             return 0, capabilities.limits.get("backend")

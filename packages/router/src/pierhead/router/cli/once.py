@@ -86,8 +86,10 @@ async def _settle(
     while True:
         with contextlib.ExitStack() as trying:
             if trying.enter_context(using(data)):
-                found, process = await _there(place, data), None
-                if stays and found is not place:
+                # Whoever has started it for now, a moment ago, wrote one since we began.
+                lasting = replace(place, token=place.token or own_token())
+                found, process = await _there(lasting, data), None
+                if stays and found is not lasting:
                     text = "no control plane is here that would go on with the build"
                     raise fail(text, "pierhead up, or build without --detach", UNAVAILABLE)
                 if found is None and (plane := become_plane(data)) is not None:
@@ -105,8 +107,6 @@ async def _there(place: Place, data: Path) -> Place | None:
         return own
     if not await _answers(place):
         return None
-    # Whoever has started it for now, a moment ago, wrote one since the command began.
-    place = replace(place, token=place.token or own_token())
     if place.token is None:
         text = f"the control plane at {place.url} is not of {config_folder()}, which has no token"
         raise fail(text, f"pierhead login {place.url}, with one from its owner", REFUSED)
