@@ -106,11 +106,15 @@ def note_url(plane: int, url: str) -> None:
     os.pwrite(plane, url.encode(), 0)
 
 
-def noted_url(data: Path) -> str | None:
-    """Return where the one that runs answers; none: none runs, or it does not answer yet."""
+def is_begun(data: Path) -> bool:
+    """Say whether one runs, or is being started."""
     # Shared, so that those who only look are not taken for one that runs.
     held = _hold(data / _PLANE, fcntl.LOCK_SH)
     if held is not None:
         os.close(held)
-        return None
-    return (data / _PLANE).read_text() or None
+    return held is None
+
+
+def noted_url(data: Path) -> str | None:
+    """Return where the one that runs answers; none: none runs, or it does not answer yet."""
+    return (data / _PLANE).read_text() or None if is_begun(data) else None
