@@ -81,7 +81,7 @@ async def _wants_detach(
     """Ask what people mean by ^C, until they answer, interrupt again, or the build ends."""
     print(file=sys.stderr, flush=True)  # below the ^C that the terminal has shown
     question = f"^C  cancel {build_id}?  [c]ancel  [d]etach  (again ^C = cancel) "
-    with live.asking(question), _single_keys():
+    with _single_keys(), live.asking(question):  # what is typed before it takes keys is lost
         while (key := await _key(following, interrupts)) not in {b"", b"c", b"d"}:
             live.hide()
             live.ask_again()
