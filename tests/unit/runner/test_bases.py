@@ -8,7 +8,9 @@ import pytest
 from pierhead.runner.domain.bases import (
     HOSTS_MAX,
     authorization,
+    image_of_the_machine,
     login_file,
+    registries_alone,
     registries_conf,
     registries_named,
     registry_of,
@@ -74,3 +76,34 @@ def test_each_registry_is_a_folder_at_the_relay() -> None:
 def test_the_login_file_holds_what_the_relay_wants_to_see() -> None:
     entry = json.loads(login_file("127.0.0.1:7", "pw"))["auths"]["127.0.0.1:7"]
     assert authorization("pw") == f"Basic {entry['auth']}"
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "image"),
+    [
+        ("FROM dir:/usr\n", "dir:/usr"),
+        ("FROM scratch\nCOPY --from=oci-archive:/a.tar /x /x\n", "oci-archive:/a.tar"),
+        ("FROM scratch\nRUN --mount=from=oci:/a,target=/a true\n", "oci:/a"),
+        ("ARG A=dir:/usr\nFROM ${A}\n", "dir:/usr"),
+        # Stages may be called so, and repositories.
+        ("FROM scratch AS dir\nFROM scratch\nCOPY --from=dir /x /x\n", None),
+        ("FROM scratch AS oci\nFROM oci\n", None),
+        ("FROM localhost:5000/oci:1\nCOPY --from=ghcr.io/me/dir:2 /x /x\n", None),
+    ],
+)
+def test_what_is_named_as_a_file_of_the_machine_is_found(
+    dockerfile: str, image: str | None
+) -> None:
+    assert image_of_the_machine(dockerfile, {}) == image
+
+
+def test_the_machines_own_policy_goes_on_to_hold_for_registries() -> None:
+    own = {"default": [{"type": "reject"}], "transports": {"docker": {"ghcr.io": []}, "dir": {}}}
+
+    made = json.loads(registries_alone(json.dumps(own)))
+
+    assert made["default"] == own["default"]
+    assert made["transports"]["docker"] == {"ghcr.io": []}
+    assert made["transports"]["dir"] == made["transports"]["oci"] == {"": [{"type": "reject"}]}
+    assert json.loads(registries_alone(None))["default"] == [{"type": "insecureAcceptAnything"}]
+    assert registries_alone("not json") == "not json"

@@ -203,7 +203,10 @@ class Engine:
                 await asyncio.wait_for(self._changed.wait(), answer.retry_after_ms / 1000)
 
     async def _until_able(self, *, lacks: bool, rests: bool) -> None:
-        """Wait until builds can be taken and could not, or the other way round."""
+        """Wait until builds can be taken and could not, or the other way round.
+
+        Neither a disk nor the time tells anybody.
+        """
         while (self._ground.lack() is not None, self._rests()) == (lacks, rests):  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)
 

@@ -211,7 +211,6 @@ def _broken(
         dockerfile=dockerfile.text_of(order),
         dockerfile_name=dockerfile.name_of(order),
         context=str(order.context),
-        home=os.path.dirname(store.root),
         witness=isolation.witness_of(_notes(order)) if isolated else None,
     )
     if lost_builder(known):

@@ -71,8 +71,11 @@ def image_of_the_machine(dockerfile: str, build_args: Mapping[str, str]) -> str 
     buildah would open it before it asks `registries_alone`; one whose name only buildah can tell
     is refused by that.
     """
-    named = _images(dockerfile, build_args)
-    return next((image for image in named if image.partition(":")[0] in _OF_THE_MACHINE), None)
+    for image in _images(dockerfile, build_args):
+        transport, colon, _ = image.partition(":")
+        if colon and transport in _OF_THE_MACHINE:  # without one it is a stage
+            return image
+    return None
 
 
 def registries_conf(hosts: Sequence[str], address: str) -> str:

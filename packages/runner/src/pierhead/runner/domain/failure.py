@@ -49,7 +49,6 @@ _SIGNALS: Final = {
 }
 _START_LINE: Final = re.compile(r"^Error: resolving step \{.*?StartLine:(\d{1,7}) ")
 _FELL: Final = re.compile(r"(panic: |goroutine \d+ |\s*github\.com/containers/buildah/)")
-_GONE: Final = "no such file or directory"
 _NO_SPACE: Final = ("no space left on device", "disk quota exceeded")
 _NOT_A_PROGRAM: Final = ("exec format error",)
 _NO_IMAGE: Final = "no image found in"
@@ -149,7 +148,6 @@ class Ending:
     dockerfile: str = ""  # its text
     dockerfile_name: str = "Dockerfile"  # as people call it
     context: str = ""  # its folder on the runner, which nobody else has to know
-    home: str = ""  # the folder on the runner in which buildah keeps what is its own
     witness: Witness | None = None  # none: the build was not isolated
 
 
@@ -238,12 +236,9 @@ def explain(ending: Ending) -> Failure:
 def lost_builder(ending: Ending) -> bool:
     """Say whether the builder itself is gone, so that the build should be tried again.
 
-    Whatever a step does, buildah ends by saying why. Without that it was killed, or never began. If
-    it misses something of its own, somebody removes that just now.
+    Whatever a step does, buildah ends by saying why. Without that it was killed, or never began.
     """
     told = _Told(ending, tuple(line for line in ending.progress.tail if line.strip()))
-    if ending.home and f"{ending.home}/" in told.own and _GONE in told.own:
-        return True
     return explain(ending).cause == "runner" and (ending.code < 0 or not told.own)
 
 
