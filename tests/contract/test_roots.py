@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from pierhead.protocol.authority import AFTER_SECONDS
 from pierhead.router.adapters.handshakes import Handshakes
 from pierhead.router.config import Settings
 from pierhead.router.domain.authority import (
-    AFTER,
     Announced,
     Authority,
     Steady,
@@ -22,6 +22,7 @@ from pierhead.router.domain.reach import reach
 from pierhead.router.ports.roots import Roots
 from tests.simulation.roots import MemoryRoots
 
+AFTER = timedelta(seconds=AFTER_SECONDS)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pierhead.protocol.authority import AFTER_SECONDS
 from pierhead.router.adapters.handshakes import Handshakes
 from pierhead.router.config import Settings
 from pierhead.router.domain.authority import (
-    AFTER,
     Announced,
     Authority,
     Steady,
@@ -25,6 +25,9 @@ from pierhead.server.authority import lifetime
 from tests.integration.tls.test_renewal import Clock
 
 Step = Callable[[Handshakes], None]
+
+
+AFTER = timedelta(seconds=AFTER_SECONDS)
 
 
 def announce(found: Handshakes) -> None:

@@ -1,9 +1,7 @@
 """Joining over TLS: the secret goes to who made the code, and to nobody who stands in between."""
 
 import asyncio
-import contextlib
 import os
-import pty
 import re
 import shutil
 import subprocess
@@ -20,6 +18,7 @@ from pierhead.protocol.joincode import JoinAddress
 from pierhead.protocol.runner import AddRunner, Enroll, Enrolled
 from tests.acceptance.stage import BIN, free_port
 from tests.integration.tls.plane import Plane, ready, stranger
+from tests.keyboard import typed
 
 
 @pytest.fixture(scope="module")
@@ -300,16 +299,7 @@ def login(
             timeout=90,
         )
         return done.returncode, done.stderr
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execve(command[0], command, {**os.environ, **place})
-    os.write(terminal, keys)
-    said = b""
-    with contextlib.suppress(OSError):  # EIO: the command has ended
-        while data := os.read(terminal, 4096):
-            said += data
-    os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said.decode()
+    return typed(command, {**os.environ, **place}, keys)
 
 
 async def test_an_unknown_authority_is_shown_and_asked_about_before_any_token(

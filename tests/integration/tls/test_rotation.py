@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import pty
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -15,21 +14,24 @@ import httpx
 import msgspec
 import pytest
 
-from pierhead.protocol.authority import AuthorityView, Replace, Rotate
+from pierhead.protocol.authority import AFTER_SECONDS, AuthorityView, Replace, Rotate
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.trust import Trust, fingerprint, fingerprints
 from pierhead.protocol.errors import Refused, TokenRefused, Unavailable
+from pierhead.protocol.lease import Acquired
 from pierhead.protocol.version import AUTHORITIES_HEADER
 from pierhead.router.compose import Router, open_router
 from pierhead.router.config import Settings
-from pierhead.router.domain.authority import AFTER, ANNOUNCED_AT_LEAST
+from pierhead.router.domain.authority import ANNOUNCED_AT_LEAST
 from pierhead.router.domain.reach import reach
 from tests.acceptance.stage import BIN, BUSYBOX, eventually, free_port
 from tests.integration.router.stage import House, MovableClock, ScriptedRunner
 from tests.integration.tls.plane import Plane, Stranger, ready, stranger
+from tests.keyboard import typed
 
 pytestmark = pytest.mark.timeout(300)
 Step = Callable[[RouterClient], Awaitable[AuthorityView]]
+AFTER = timedelta(seconds=AFTER_SECONDS)
 TURNS = ("announced", "switched", "steady")
 SLOW = """\
 FROM scratch
@@ -395,16 +397,22 @@ class FromHere(House):
         return self._client()
 
 
+async def held(router: Router, runner: ScriptedRunner) -> "asyncio.Task[Acquired]":
+    """Let a runner ask for work; return what waits for the answer, once the request is held."""
+    waiting = asyncio.create_task(runner.acquire(hold_ms=25_000))
+
+    async def waits() -> bool:
+        return len(router.bells._parked) == 1
+
+    await eventually(waits, within=10)
+    return waiting
+
+
 async def test_a_runner_that_waits_for_work_hears_of_it_at_once(tmp_path: Path) -> None:
     async with open_authority(tmp_path) as (router, client):
         house: Any = FromHere(client)
         runner: ScriptedRunner = await house.runner("desktop")
-        waiting = asyncio.create_task(runner.acquire(hold_ms=25_000))
-
-        async def waits() -> bool:
-            return len(router.bells._parked) == 1
-
-        await eventually(waits, within=10)
+        waiting = await held(router, runner)
         async with asyncio.timeout(10):
             await client().rotate(Rotate())
             assert (await waiting).grants == ()
@@ -416,12 +424,7 @@ async def test_a_runner_that_waits_is_let_in_no_more_when_all_have_to_join_again
     async with open_authority(tmp_path) as (router, client):
         house: Any = FromHere(client)
         runner: ScriptedRunner = await house.runner("desktop")
-        waiting = asyncio.create_task(runner.acquire(hold_ms=25_000))
-
-        async def waits() -> bool:
-            return len(router.bells._parked) == 1
-
-        await eventually(waits, within=10)
+        waiting = await held(router, runner)
         owner = client()
         pin = (await owner.authority()).root.fingerprint
         async with asyncio.timeout(10):
@@ -461,16 +464,7 @@ def type_in(plane: Plane, *words: str, keys: bytes) -> tuple[int, str]:
     """Type a command at a terminal; return its exit code, and what is seen there."""
     place = {**plane.environment, "PIERHEAD_URL": f"http://127.0.0.1:{plane.port}"}
     command = [str(BIN / "pierhead"), *words]
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execve(command[0], command, {**os.environ, **place})
-    os.write(terminal, keys)
-    said = b""
-    with contextlib.suppress(OSError):  # EIO: the command has ended
-        while data := os.read(terminal, 4096):
-            said += data
-    os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said.decode()
+    return typed(command, {**os.environ, **place}, keys)
 
 
 async def test_whoever_may_have_been_copied_ends_at_once_and_everybody_joins_again(

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from pierhead.protocol.authority import AFTER_SECONDS, AFTER_SECONDS_MIN
 from pierhead.router.domain.authority import (
-    AFTER,
     ANNOUNCED_AT_LEAST,
     Announced,
     Authority,
@@ -23,6 +23,7 @@ from pierhead.router.domain.authority import (
     newest,
     unknowing,
 )
+from pierhead.router.domain.enrollment import LIFETIME
 from pierhead.router.domain.errors import (
     NotAllowed,
     Refused,
@@ -43,6 +44,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 END = NOW + timedelta(days=3650)
 OLD, NEW, NEXT = (Root(digit * 64, NOW, END) for digit in "abc")
 STEADY = Steady(OLD)
+AFTER = timedelta(seconds=AFTER_SECONDS)
 ANNOUNCED = Announced(OLD, NEW, NOW, AFTER)
 SWITCHED = Switched(NEW, OLD, NOW, AFTER)
 MOMENT = timedelta(microseconds=1)
@@ -178,3 +180,7 @@ def test_only_the_owner_on_the_machine_itself_changes_it(
     else:
         with pytest.raises(NotAllowed):
             require_rotation(principal, is_here=is_here)
+
+
+def test_no_phase_is_shorter_than_a_join_code_is_good() -> None:
+    assert timedelta(seconds=AFTER_SECONDS_MIN) == LIFETIME

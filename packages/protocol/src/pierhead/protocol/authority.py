@@ -6,7 +6,8 @@ from msgspec import Meta, Struct
 
 from pierhead.protocol.ids import Pin, RunnerName
 
-# Each of the two phases takes so long, at most: as long as a join code is good, to 90 days.
+# Each of the two phases takes so long, at most: as long as a join code is good, to 90 days. A week
+# is time for machines that are away over a weekend, and for people who log in now and then.
 AFTER_SECONDS: Final = 7 * 86_400
 AFTER_SECONDS_MIN: Final = 15 * 60
 AFTER_SECONDS_MAX: Final = 90 * 86_400

@@ -24,8 +24,6 @@ AUTHORITY_FILE: Final = "authority.pem"
 
 _KEY_ENDS: Final = b"-----END PRIVATE KEY-----\n"
 _CERTIFICATE_ENDS: Final = b"-----END CERTIFICATE-----\n"
-
-
 _BLOCK: Final = re.compile(
     rb"-----BEGIN (PRIVATE KEY|CERTIFICATE)-----\n[^-]+-----END \1-----\n", re.DOTALL
 )

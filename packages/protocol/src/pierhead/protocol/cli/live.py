@@ -42,8 +42,16 @@ def hide() -> None:
     _shown = ""
 
 
+@contextlib.contextmanager
+def above() -> Iterator[None]:
+    """Let a line be told: what goes on is gone before it, and an open question below it again."""
+    hide()
+    yield
+    ask_again()
+
+
 def ask_again() -> None:
-    """Write the question that is open, if there is one, below what was told meanwhile."""
+    """Write the question that is open, if there is one."""
     if _question:
         print(_fitting(_question), end="", file=sys.stderr, flush=True)
 

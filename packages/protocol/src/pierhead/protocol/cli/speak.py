@@ -55,9 +55,8 @@ class CommandFailed(Exception):
 
 def tell(line: str = "", *, end: str = "\n") -> None:
     """Write a line of the story, or the beginning of one."""
-    live.hide()
-    print(one_line(line), end=end, file=sys.stderr, flush=True)
-    live.ask_again()
+    with live.above():
+        print(one_line(line), end=end, file=sys.stderr, flush=True)
 
 
 def tell_text(text: str) -> None:
@@ -68,24 +67,21 @@ def tell_text(text: str) -> None:
 
 def give(line: str) -> None:
     """Write a line of the result."""
-    live.hide()
-    print(one_line(line), flush=True)
-    live.ask_again()
+    with live.above():
+        print(one_line(line), flush=True)
 
 
 def give_json(document: object) -> None:
     """Write a document of the result, as one line."""
-    live.hide()
     text = msgspec.json.encode(document).decode()
-    print(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
-    live.ask_again()
+    with live.above():
+        print(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
 
 
 def tell_log(line: str) -> None:
     """Write a line of a log to the story: with its colours, if a terminal shows them."""
-    live.hide()
-    print(shown_line(line, colours=has_colours(sys.stderr)), file=sys.stderr, flush=True)
-    live.ask_again()
+    with live.above():
+        print(shown_line(line, colours=has_colours(sys.stderr)), file=sys.stderr, flush=True)
 
 
 def has_colours(stream: TextIO) -> bool:

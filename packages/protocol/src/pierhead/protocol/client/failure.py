@@ -31,20 +31,22 @@ _UNKNOWN_ISSUER: Final = frozenset({18, 19, 20, 21, 7, 25})
 
 def distrusted(error: BaseException | None) -> str | None:
     """Return why the other side's certificate was not accepted, if that is what happened."""
-    while error is not None:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return error.verify_message
-        error = error.__cause__ or error.__context__
-    return None
+    refused = _refused_certificate(error)
+    return refused.verify_message if refused is not None else None
 
 
 def is_of_another_authority(error: BaseException | None) -> bool:
     """Say whether a certificate was not accepted because nobody who is believed signed it."""
+    refused = _refused_certificate(error)
+    return refused is not None and refused.verify_code in _UNKNOWN_ISSUER
+
+
+def _refused_certificate(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
-            return error.verify_code in _UNKNOWN_ISSUER
+            return error
         error = error.__cause__ or error.__context__
-    return False
+    return None
 
 
 def estranged(base_url: str, pin: str, again: str) -> Unavailable:

@@ -37,13 +37,7 @@ def show(context: typer.Context, as_json: AsJson = False, url: Url = None) -> No
     """Show the certificate authority that others know the control plane by, and who knows it."""
     if context.invoked_subcommand is not None:
         return
-    found = ask(url, lambda client: client.authority())
-    if as_json:
-        give_json(found)
-        return
-    for line in lines_of(found):
-        give(line)
-    tell(_next(found))
+    _show(ask(url, lambda client: client.authority()), as_json=as_json)
 
 
 @app.command()
@@ -98,6 +92,10 @@ def rotate(
     else:
         wanted = Rotate(after_seconds=after or AFTER_SECONDS)
         found = ask(url, lambda client: client.rotate(wanted))
+    _show(found, as_json=as_json)
+
+
+def _show(found: AuthorityView, *, as_json: bool) -> None:
     if as_json:
         give_json(found)
         return

@@ -10,7 +10,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -80,7 +80,7 @@ class _Machine:
     @property
     def place(self) -> Place:
         """Where the commands of this machine find it."""
-        return Place(self.reached.local, None, chosen=True)
+        return Place(self.reached.local, own_token(), chosen=True)
 
     @property
     def service(self) -> Service:
@@ -372,11 +372,8 @@ def _stop(machine: _Machine) -> int:
 async def _at_work(place: Place) -> tuple[list[str], list[str]]:
     """Return the builds that run on other machines, and on this one, as far as can be found out."""
     try:
-        async with (
-            asyncio.timeout(ANSWER_SECONDS),
-            replace(place, token=own_token()).client() as it,
-        ):
-            runners = (await it.capabilities()).runners
+        async with asyncio.timeout(ANSWER_SECONDS), place.client() as client:
+            runners = (await client.capabilities()).runners
     except (PierheadError, TimeoutError):
         return [], []
     elsewhere = [build for runner in runners if not runner.here for build in runner.builds]
@@ -408,14 +405,11 @@ def _comes_up(machine: _Machine) -> bool:
 
 async def _takes_our_token(place: Place) -> bool:
     """Say whether the owner of this machine's folder is the owner there: somebody began it so."""
-    ours = own_token()
-    if ours is None:
-        return False
-    async with replace(place, token=ours).client() as client:
-        try:
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS), place.client() as client:
             await client.capabilities()
-        except PierheadError:
-            return False
+    except (PierheadError, TimeoutError):
+        return False
     return True
 
 

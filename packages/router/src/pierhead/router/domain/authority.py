@@ -21,10 +21,6 @@ from typing import Final, TypeAlias
 from pierhead.router.domain.enrollment import LIFETIME
 from pierhead.router.domain.errors import RotationConflict, StaleFingerprint
 
-# A week: time for machines that are away over a weekend, and for people who log in now and then.
-AFTER: Final = timedelta(days=7)
-AFTER_MIN: Final = LIFETIME
-AFTER_MAX: Final = timedelta(days=90)
 # Who joins by a code that was made just before a rotation began has as long as the code says.
 ANNOUNCED_AT_LEAST: Final = LIFETIME
 

@@ -184,7 +184,7 @@ def require_rotation(principal: Principal, *, is_here: bool) -> Owner:
     require_owner(principal)
     if not isinstance(principal, Owner) or not is_here:
         detail = "the owner may do that on the control plane's own machine, and nowhere else"
-        raise NotAllowed(detail, hint="there: pierhead ca --url http://127.0.0.1:7443")
+        raise NotAllowed(detail, hint="there, without --url and PIERHEAD_URL: pierhead ca")
     return principal
 
 
