@@ -60,7 +60,7 @@ async def test_cut_replies_lose_no_build_and_build_none_twice(tmp_path: Path) ->
     assert len(proxy.cuts("POST /api/builds")) >= 49
     assert len(proxy.cuts("POST /api/runners/acquire")) >= 49
     # By its repeat, and not by the 20 s after which a lease would have run out.
-    assert all(gap < 5 for gap in proxy.gaps_after_cuts("POST /api/runners/acquire"))
+    assert all(gap < 10 for gap in proxy.gaps_after_cuts("POST /api/runners/acquire"))
 
 
 async def test_a_killed_runner_loses_its_build_to_the_queue_and_to_itself_when_restarted(
@@ -79,14 +79,14 @@ async def test_a_killed_runner_loses_its_build_to_the_queue_and_to_itself_when_r
             async def requeued() -> bool:
                 return (await owner.build(view.id)).state == "queued"
 
-            await eventually(requeued, within=25 * SCALE + 1)
-            await eventually(_gone(builders), within=5)
+            await eventually(requeued, within=25 * SCALE + 5)
+            await eventually(_gone(builders), within=20)
             runner.start()
 
             async def again() -> bool:
                 return (await owner.build(view.id)).attempts == 2
 
-            await eventually(again, within=10)
+            await eventually(again, within=20)
             await owner.cancel(view.id, CancelRequest())
             assert (await finished(owner, view.id)).state == "cancelled"
 
@@ -128,7 +128,7 @@ async def test_a_runner_that_restarts_at_once_has_its_build_again_in_two_seconds
                 return (await owner.build(view.id)).attempts == 2
 
             # The lease would last 20 s; the new session alone proves that the old one is gone.
-            await eventually(again, within=8)
+            await eventually(again, within=15)
             await owner.cancel(view.id, CancelRequest())
             assert (await finished(owner, view.id)).state == "cancelled"
 
@@ -161,8 +161,11 @@ async def test_a_build_stands_still_while_the_router_is_away_for_longer_than_its
             await _reaches(owner, view.id, "line 1")
 
             await on.plane.kill()
-            await asyncio.sleep(4)  # twice the lease
-            assert "lease.frozen" in on.logs()
+
+            async def frozen() -> bool:
+                return "lease.frozen" in on.logs()
+
+            await eventually(frozen, within=60)
             os.kill(_child(runner.pid, "keeper.py"), signal.SIGKILL)
             await asyncio.sleep(2)
             assert "lease.thawed" not in on.logs()
@@ -315,7 +318,7 @@ async def _reaches(owner: RouterClient, build_id: str, text: str) -> None:
         log = await owner.log(build_id)
         return text.encode() in log
 
-    await eventually(written, within=30, what=f"{build_id} writes {text!r}")
+    await eventually(written, within=60, what=f"{build_id} writes {text!r}")
 
 
 def _processes_of(build_id: str) -> list[int]:

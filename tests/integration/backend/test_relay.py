@@ -112,7 +112,7 @@ async def test_whoever_does_not_speak_like_buildah_is_left_alone(sent: bytes) ->
 
 
 async def test_whoever_tries_tls_hears_at_once_that_there_is_none() -> None:
-    async with relayed() as (relay, _, _), asyncio.timeout(5):
+    async with relayed() as (relay, _, _), asyncio.timeout(20):
         port = int(relay.address.rpartition(":")[2])
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await asyncio.open_connection("127.0.0.1", port, ssl=ssl.create_default_context())

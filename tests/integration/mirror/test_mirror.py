@@ -145,7 +145,7 @@ async def test_a_layer_that_breaks_off_is_not_kept_and_comes_whole_the_next_time
     async def nothing_is_left() -> bool:  # a moment after the visitor has heard of the end
         return not list((house.data / "uploads").iterdir())
 
-    await eventually(nothing_is_left, within=10)
+    await eventually(nothing_is_left, within=30)
     open_to_all.cut_after = None
     part = await web.get(address, headers={"Range": "bytes=4000-"})
     assert (part.status_code, part.content) == (206, image.layer[4000:])

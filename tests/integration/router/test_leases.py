@@ -178,7 +178,7 @@ async def test_a_waiting_runner_gets_a_build_when_it_comes(house: House) -> None
 
     build = await house.submit()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert [grant.build_id for grant in (await held).grants] == [build.id]
 
 
@@ -224,7 +224,7 @@ async def test_a_stopping_server_answers_all_that_it_holds(house: House) -> None
 
     house.router.bells.drain()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert (await polls).retry_after_ms > 0
         assert not (await signals).cancel_requested
         await events

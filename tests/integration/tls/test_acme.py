@@ -241,7 +241,7 @@ async def test_a_control_plane_gets_its_certificate_and_its_codes_need_no_pin(
             await eventually(is_there, within=60, what="the certificate comes")
             door_port[0] = domain_port
             await eventually(
-                lambda: _accepted(server.authority.certificate), within=10, what="it is shown"
+                lambda: _accepted(server.authority.certificate), within=30, what="it is shown"
             )
             added = await asyncio.to_thread(add, tmp_path, port)
         finally:

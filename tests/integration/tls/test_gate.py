@@ -148,7 +148,7 @@ async def test_either_side_may_end_it_and_the_last_bytes_arrive(inside: Inside) 
     async def nobody_is_left() -> bool:
         return len(inside.came) == 2 and not inside.open
 
-    await eventually(nobody_is_left, within=10)
+    await eventually(nobody_is_left, within=30)
 
 
 async def test_a_visitor_who_reads_nothing_is_not_read_for(inside: Inside) -> None:
@@ -176,7 +176,7 @@ async def test_a_visitor_who_is_not_heard_inside_is_not_read_for(inside: Inside)
     async def is_in() -> bool:
         return len(inside.open) == 1
 
-    await eventually(is_in, within=10)
+    await eventually(is_in, within=30)
     [transport] = inside.open
     transport.pause_reading()
     before = resident(inside.pid)
@@ -256,7 +256,7 @@ async def test_a_gate_out_of_descriptors_turns_visitors_away_and_goes_on(inside:
             return True
         return False
 
-    await eventually(has_room_again, within=10)
+    await eventually(has_room_again, within=30)
     first[1].close()
 
 

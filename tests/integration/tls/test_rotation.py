@@ -404,7 +404,7 @@ async def held(router: Router, runner: ScriptedRunner) -> "asyncio.Task[Acquired
     async def waits() -> bool:
         return len(router.bells._parked) == 1
 
-    await eventually(waits, within=10)
+    await eventually(waits, within=30)
     return waiting
 
 

@@ -261,7 +261,7 @@ async def test_a_policy_of_local_asks_nobody() -> None:
 
 
 async def running(executor: ScriptedExecutor, count: int = 1) -> ScriptedBuild:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while len(executor.builds) < count:  # noqa: ASYNC110
             await asyncio.sleep(0)
     return executor.builds[-1]

@@ -20,7 +20,7 @@ async def test_a_door_that_closes_keeps_no_connection_that_was_not_let_in(moment
     door = Door(listener, lambda _: Host(), context_for=None, clear_for=LOOPBACK)
     await asyncio.sleep(0)
     with socket.create_connection(listener.getsockname()) as visitor:
-        visitor.settimeout(5)
+        visitor.settimeout(20)
         for _ in range(moments):
             await asyncio.sleep(0)
         door.close()
