@@ -246,7 +246,9 @@ class Stage:
         """Wait until connections are passed to the process of the registry."""
 
         async def listens() -> bool:
-            return (self.folder / "data" / "registry.sock").exists()
+            # Its socket is there before it listens, and after it was killed.
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
+                return end.connect_ex(str(self.folder / "data" / "registry.sock")) == 0
 
         await eventually(listens, within=60, what="the registry's process listens")
 

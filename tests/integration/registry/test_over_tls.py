@@ -106,7 +106,7 @@ async def test_skopeo_pushes_and_pulls_by_tls(three: Three, tmp_path: Path) -> N
         said, _ = await copying.communicate()
         assert copying.returncode == 0, said.decode()
     assert (back / "blobs/sha256" / image().digest[7:]).read_bytes() == image().manifest
-    assert three.gate is not None
+    assert three.gate is not None, three.stage.logs()
     assert three.moved()["registry"] > before["registry"]
 
 
@@ -145,7 +145,7 @@ async def test_who_is_killed_ends_what_it_carried_and_comes_again(three: Three, 
     async with three.client() as client:
         task = await uploading(client)
         gate = three.gate
-        assert gate is not None
+        assert gate is not None, three.stage.logs()
         if which == "gate":
             os.kill(gate, signal.SIGKILL)
         else:
