@@ -4,6 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -14,7 +15,7 @@ from pierhead.runner.testing import FakeBases
 from tests.contract.test_control import RealTown, opened, request
 from tests.integration.mirror.conftest import login
 from tests.integration.mirror.others import Strange, strange_registry
-from tests.integration.router.stage import MANIFEST_TYPE, House, tiny_image
+from tests.integration.router.stage import MANIFEST_TYPE, open_house, tiny_image
 
 NAME = "me/base"
 IMAGE = tiny_image("x" * 600_000)
@@ -69,15 +70,15 @@ class FakeStore(Store):
 
 
 @pytest.fixture(params=["fake", "mirror"])
-async def store(request: pytest.FixtureRequest, house: House) -> AsyncIterator[Store]:
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     if request.param == "fake":
         yield FakeStore()
         return
-    async with strange_registry() as registry:
+    # A house of its own: another's would remember an earlier registry of the same port.
+    async with open_house(tmp_path) as house, strange_registry() as registry:
         registry.images[NAME] = IMAGE
         await login(house, registry.host, username=None, secret=None)
-        name = f"bases-{registry.host.rpartition(':')[2]}"
-        town = RealTown(house, await house.credential(name))
+        town = RealTown(house, await house.credential("desktop"))
         yield RealStore(await bases_of_a_build(town), registry)
         await town.close()
 
