@@ -22,8 +22,9 @@ from pierhead.protocol.lease import Acquire, Grant
 from pierhead.protocol.plan import ContextRef, Plan, Submit
 from pierhead.protocol.result import Envelope, Failure
 from pierhead.protocol.runner import AddRunner, Capabilities, Enroll, SessionRequest
-from tests.acceptance.stage import Service, Stage, free_port, stage
+from tests.acceptance.stage import Service, Stage, stage
 from tests.contexts import described
+from tests.ports import free_port
 
 ROUNDS = 300
 WARM_UP = 20

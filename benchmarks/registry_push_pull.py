@@ -22,7 +22,8 @@ import httpx
 
 from benchmarks.figure import Figure
 from benchmarks.processes import resident_mb
-from tests.acceptance.stage import eventually, free_port, stage
+from tests.acceptance.stage import eventually, stage
+from tests.ports import free_port
 
 SIZE_BYTES = 350_000_000
 PART_BYTES = 8 * 1024 * 1024

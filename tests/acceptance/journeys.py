@@ -19,9 +19,10 @@ from typing import Final
 
 from tests.integration.mirror.others import PASSWORD, docker_registry, push
 from tests.integration.router.stage import tiny_image
+from tests.ports import free_port
 from tests.usual_port import usual_port
 
-from .stage import BIN, BUSYBOX, ROOT, Stage, eventually, free_port, stage
+from .stage import BIN, BUSYBOX, ROOT, Stage, eventually, stage
 
 PAGES: Final = ROOT / "docs" / "journeys"
 BLOCK: Final = re.compile(r"(?<=```console\n).*?(?=```)", re.DOTALL)

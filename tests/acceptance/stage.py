@@ -28,6 +28,7 @@ from pierhead.protocol.plan import IfNobody, Plan, Submit
 from pierhead.protocol.runner import AddRunner
 from pierhead.runner.adapters.buildah import BuildahBackend
 from tests.contexts import described
+from tests.ports import free_port
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
@@ -66,14 +67,6 @@ class Seen:
         """Keep what a runner has found."""
         with contextlib.suppress(FileNotFoundError):
             cls.note = cls.note or (state / NOTE).read_bytes()
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def eventually(

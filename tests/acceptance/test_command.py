@@ -12,8 +12,9 @@ import pytest
 
 from pierhead.protocol.client.client import RouterClient
 from pierhead.router.attendance import noted_url
+from tests.ports import free_port
 
-from .stage import BIN, BUSYBOX, HELLO, Stage, eventually, free_port, stage
+from .stage import BIN, BUSYBOX, HELLO, Stage, eventually, stage
 
 REFERENCE = re.compile(r"127\.0\.0\.1:\d+/(?P<project>[a-z]+)@sha256:[0-9a-f]{64}\n\Z")
 

@@ -15,8 +15,9 @@ import pytest
 
 from pierhead.protocol.client.client import RouterClient
 from pierhead.router.attendance import noted_url
+from tests.ports import free_port
 
-from .stage import BIN, BUSYBOX, HELLO, Stage, eventually, free_port
+from .stage import BIN, BUSYBOX, HELLO, Stage, eventually
 
 
 @pytest.fixture

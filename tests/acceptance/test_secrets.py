@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from pierhead.protocol.build import BuildView
+from tests.ports import free_port
 
 from .leaks import Hunt
-from .stage import BUSYBOX, HELLO, ROOT, Stage, eventually, finished, free_port, stage
+from .stage import BUSYBOX, HELLO, ROOT, Stage, eventually, finished, stage
 
 MOUNT = "RUN --mount=type=secret,id=npm,required=true"
 USES = f"{MOUNT} T=$(cat /run/secrets/npm); echo $T; echo -n $T | base64; test -n $T"

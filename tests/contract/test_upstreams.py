@@ -24,11 +24,11 @@ from tests.integration.mirror.others import (
     PASSWORD,
     USER,
     docker_registry,
-    free_port,
     push,
     strange_registry,
 )
 from tests.integration.router.stage import MANIFEST_TYPE, tiny_image
+from tests.ports import free_port
 
 NAME = "me/base"
 IMAGE = tiny_image("base")

@@ -15,8 +15,8 @@ from pierhead.runner.adapters import cgroup as cgroups
 from pierhead.runner.adapters import isolation
 from pierhead.runner.adapters.process import ENVIRONMENT
 from pierhead.runner.ports import Broken, BuilderLostError, Built
-from tests.acceptance.stage import free_port
 from tests.integration.backend.conftest import Attempt, Bench
+from tests.ports import free_port
 from tests.sight import said_of
 from tests.small_disk import small_disk
 

@@ -6,7 +6,6 @@ import pty
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_port
 
 PIERHEAD = Path(sys.executable).with_name("pierhead")
 WITHIN = 60.0
@@ -25,13 +26,6 @@ RUN ["/bin/busybox", "echo", "hello from the build"]
 """
 SLOW = DOCKERFILE + 'RUN ["/bin/busybox", "sleep", "60"]\n'
 FAILING = DOCKERFILE + 'RUN ["/bin/busybox", "cat", "/nothing-here"]\n'
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.test_commands import PIERHEAD, free_port
+from tests.integration.cli.test_commands import PIERHEAD
+from tests.ports import free_port
 from tests.small_disk import small_disk
 
 STARTS = ("serve", "up", "build")

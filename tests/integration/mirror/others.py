@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import contextlib
-import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from starlette.routing import Route
 from pierhead.protocol.digest import digest_of
 from pierhead.server.serve import listen
 from tests.integration.router.stage import MANIFEST_TYPE, TinyImage
+from tests.ports import free_port
 
 USER, PASSWORD = "me", "correct horse"
 # bcrypt of the password: docker-registry knows nothing else.
@@ -29,13 +29,6 @@ storage: {{filesystem: {{rootdirectory: {folder}/blobs}}}}
 http: {{addr: "127.0.0.1:{port}"}}
 auth: {{htpasswd: {{realm: others, path: {folder}/htpasswd}}}}
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextlib.asynccontextmanager

@@ -21,7 +21,8 @@ from pierhead.server.door import Door
 from pierhead.server.public_name import Domain, DomainCertificate
 from pierhead.server.serve import listen
 from pierhead.server.tls import Certificates
-from tests.acceptance.stage import BIN, eventually, free_port
+from tests.acceptance.stage import BIN, eventually
+from tests.ports import free_port
 
 from .acme_server import AcmeServer, Problem, acme_server
 

@@ -16,9 +16,10 @@ from pierhead.protocol.client.trust import pinned_ca
 from pierhead.protocol.errors import IntegrityError, PierheadError, Unavailable
 from pierhead.protocol.joincode import JoinAddress
 from pierhead.protocol.runner import AddRunner, Enroll, Enrolled
-from tests.acceptance.stage import BIN, free_port
+from tests.acceptance.stage import BIN
 from tests.integration.tls.plane import Plane, ready, stranger
 from tests.keyboard import typed
+from tests.ports import free_port
 
 
 @pytest.fixture(scope="module")

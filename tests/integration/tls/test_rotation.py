@@ -24,10 +24,11 @@ from pierhead.router.compose import Router, open_router
 from pierhead.router.config import Settings
 from pierhead.router.domain.authority import ANNOUNCED_AT_LEAST
 from pierhead.router.domain.reach import reach
-from tests.acceptance.stage import BIN, BUSYBOX, eventually, free_port
+from tests.acceptance.stage import BIN, BUSYBOX, eventually
 from tests.integration.router.stage import House, MovableClock, ScriptedRunner
 from tests.integration.tls.plane import Plane, Stranger, ready, stranger
 from tests.keyboard import typed
+from tests.ports import free_port
 
 pytestmark = pytest.mark.timeout(300)
 Step = Callable[[RouterClient], Awaitable[AuthorityView]]

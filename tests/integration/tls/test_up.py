@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from pierhead.server.addresses import usual_address
-from tests.acceptance.stage import BIN, free_port
+from tests.acceptance.stage import BIN
+from tests.ports import free_port
 
 ADDRESS = usual_address() or "127.0.0.1"
 
