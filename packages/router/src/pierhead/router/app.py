@@ -6,7 +6,7 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
 from pathlib import Path
 from socket import socket
@@ -23,7 +23,7 @@ from pierhead.router.config import REGISTRY_SOCKET, Settings, memory_cap
 from pierhead.router.domain.credential import USE_STORED_EVERY
 from pierhead.router.domain.reach import Reach, proxy_networks, reach
 from pierhead.router.services.here import supervise
-from pierhead.router.services.sweep import EVERY_SECONDS
+from pierhead.router.services.sweep import EVERY
 from pierhead.router.usable import require_folders
 from pierhead.server.addresses import usual_address
 from pierhead.server.disk import require_usable
@@ -33,7 +33,7 @@ from pierhead.server.log import configure, get_logger
 from pierhead.server.serve import Service, listen, serve
 
 HTTPS_PORT: Final = 443
-COLLECT_SECONDS: Final = 3600.0
+COLLECT_EVERY: Final = timedelta(hours=1)
 log = get_logger()
 
 
@@ -101,7 +101,12 @@ async def _recover(router: Router) -> None:
 
 def _besides(router: Router, settings: Settings, reached: Reach) -> list[Coroutine[Any, Any, None]]:
     """Return what goes on beside requests, each for ever."""
-    work = [_sweep_for_ever(router), _collect_for_ever(router), _rotate_for_ever(router)]
+    work = [
+        _repeat(lambda: _sweep(router), EVERY, after=EVERY, failed="sweep.failed"),
+        _repeat(router.identity.store_uses, USE_STORED_EVERY, failed="uses.not-stored"),
+        _repeat(lambda: _collect(router), COLLECT_EVERY, failed="garbage.failed"),
+        _repeat(router.authorities.on_time, EVERY, failed="authority.change-failed"),
+    ]
     if settings.here and runner_installed():
         work.append(_here(router, settings, reached.local))
     if router.handshakes is not None:
@@ -184,43 +189,42 @@ def _clear_for(settings: Settings) -> tuple[Network, ...]:
     return (*LOOPBACK, *proxy_networks(settings.proxies))
 
 
-async def _sweep_for_ever(router: Router) -> None:
-    minutely = USE_STORED_EVERY
-    while True:
-        await asyncio.sleep(EVERY_SECONDS)
-        try:
-            await router.sweep.recover_from_sleep()
-            await router.sweep.once()
-            await router.garbage.uploads()
-            minutely -= timedelta(seconds=EVERY_SECONDS)
-            if minutely < timedelta():
-                minutely = USE_STORED_EVERY
-                await router.identity.store_uses()
-        except (PierheadError, OSError) as error:
-            # A full disk must not end the sweep: it goes on when there is space again.
-            log.error("sweep.failed", error=str(error))
+async def _repeat(
+    work: Callable[[], Awaitable[None]],
+    every: timedelta,
+    *,
+    failed: str,
+    after: timedelta = timedelta(),
+) -> None:
+    """Do something for ever: a full disk must not end it, it goes on when there is space again.
 
-
-async def _collect_for_ever(router: Router) -> None:
+    `failed`: the event by which a failure is logged; once for as long as it stays the same.
+    `after`: how long it waits for its first turn.
+    """
+    said = ""
+    await asyncio.sleep(after.total_seconds())
     while True:
         try:
-            collected = dataclasses.asdict(await router.garbage.once())
-            if any(collected.values()):
-                log.info("garbage.collected", **collected)
-            await router.contexts.sweep()
+            await work()
+            said = ""
         except (PierheadError, OSError) as error:
-            log.error("garbage.failed", error=str(error))
-        await asyncio.sleep(COLLECT_SECONDS)
+            if str(error) != said:
+                said = str(error)
+                log.error(failed, error=said)
+        await asyncio.sleep(every.total_seconds())
 
 
-async def _rotate_for_ever(router: Router) -> None:
-    """Go on with a change of the certificate authority when its time has come."""
-    while True:
-        try:
-            await router.authorities.on_time()
-        except (PierheadError, OSError) as error:
-            log.error("authority.change-failed", error=str(error))
-        await asyncio.sleep(EVERY_SECONDS)
+async def _sweep(router: Router) -> None:
+    await router.sweep.recover_from_sleep()
+    await router.sweep.once()
+    await router.garbage.uploads()
+
+
+async def _collect(router: Router) -> None:
+    collected = dataclasses.asdict(await router.garbage.once())
+    if any(collected.values()):
+        log.info("garbage.collected", **collected)
+    await router.contexts.sweep()
 
 
 async def _stop_with_input(router: Router, data: Path) -> None:

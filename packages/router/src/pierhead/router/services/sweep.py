@@ -16,9 +16,9 @@ from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import all_facts, patience_of, wanted_of
 from pierhead.router.services.lifecycle import Lifecycle, announce, as_it_is
 
-EVERY_SECONDS: Final = 1.0
+EVERY: Final = timedelta(seconds=1)
 # A sweep that comes later than this was not only held up.
-STOOD_STILL: Final = timedelta(seconds=3 * EVERY_SECONDS)
+STOOD_STILL: Final = 3 * EVERY
 # Of a long queue some are looked at each second, in turn: whoever heartbeats waits meanwhile.
 JUDGED_AT_ONCE: Final = 200
 
