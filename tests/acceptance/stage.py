@@ -122,7 +122,8 @@ class Service:
         process.send_signal(number)
         try:
             return await asyncio.to_thread(process.wait, STOP_SECONDS)
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired:  # a runner that ends its builds first
+            self.killed = True
             process.kill()
             return await asyncio.to_thread(process.wait)
 
