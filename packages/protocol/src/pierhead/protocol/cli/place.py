@@ -20,12 +20,16 @@ LOCAL_URL: Final = "http://127.0.0.1:7443"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A control plane. `chosen`: somebody named it, so no other will do."""
+    """A control plane. `chosen`: somebody named it, so no other will do.
+
+    `lasts`: it does not end with the commands that use it.
+    """
 
     url: str
     token: str | None
     chosen: bool
     ca: str | None = None  # its own certificate authority, PEM; none: the system's
+    lasts: bool = True
 
     def client(self) -> RouterClient:
         """Return a client for it."""

@@ -169,12 +169,11 @@ def watch(
     """Follow a build: its log from the first byte, then live."""
 
     async def run() -> int:
-        found = find_place(url)
-        async with at_hand(found) as place, place.client() as client:
+        async with at_hand(find_place(url)) as place, place.client() as client:
             view = await client.build(build_id)
             shown = Story(view.project, quiet=progress == "quiet", raw=progress == "plain")
             story = follow(client, view.id, shown, as_json=as_json)
-            return await look_on(view.id, story, kept=place is found)
+            return await look_on(view.id, story, kept=place.lasts)
 
     return asyncio.run(run())
 
@@ -264,8 +263,10 @@ def rerun(
     request = Rerun(key=f"cli-{os.urandom(16).hex()}" if key is None else key)
 
     async def run() -> int:
-        found = find_place(url)
-        async with control_plane(found, stays=detach) as place, place.client() as client:
+        async with (
+            control_plane(find_place(url), stays=detach) as place,
+            place.client() as client,
+        ):
             view = await patiently(
                 lambda: client.rerun(build_id, request), SUBMIT_SECONDS, through_full_disk=False
             )
@@ -273,7 +274,7 @@ def rerun(
                 (give_json if as_json else lambda one: give(one.id))(view)
                 return OK
             story = follow(client, view.id, Story(view.project), as_json=as_json)
-            return await attend(client, view.id, story, may_detach=place is found)
+            return await attend(client, view.id, story, may_detach=place.lasts)
 
     return asyncio.run(run())
 

@@ -40,8 +40,10 @@ def _tell_notes(secrets: Mapping[str, bytes]) -> None:
 
 
 async def _build(asked: Asked, packed: Packed, url: str | None) -> int:
-    found = find_place(url)
-    async with control_plane(found, stays=asked.detach) as place, place.client() as client:
+    async with (
+        control_plane(find_place(url), stays=asked.detach) as place,
+        place.client() as client,
+    ):
         progress = Progress("upload", packed.size_bytes, quiet=asked.quiet)
         sent = await upload(client, asked.project, packed, progress.at)
         if sent.sent_bytes and not asked.quiet:
@@ -52,8 +54,8 @@ async def _build(asked: Asked, packed: Packed, url: str | None) -> int:
             await _tell_replaced(client, view)
             _give_id(asked, view)
             return OK
-        code = await _follow(client, asked, view, may_detach=place is found)
-    if code == OK and place is not found:
+        code = await _follow(client, asked, view, may_detach=place.lasts)
+    if code == OK and not place.lasts:
         _tell_where_it_went(asked)
     return code
 

@@ -90,7 +90,7 @@ async def _settle(
                 # Whoever has started it for now, a moment ago, wrote one since we began.
                 lasting = replace(place, token=place.token or own_token())
                 found, process = await _there(lasting, data), None
-                if stays and found is not lasting:
+                if stays and not (found and found.lasts):
                     text = "no control plane is here that would go on with the build"
                     raise fail(text, "pierhead up, or build without --detach", UNAVAILABLE)
                 if found is None and (plane := become_plane(data)) is not None:
@@ -117,7 +117,8 @@ async def _there(place: Place, data: Path) -> Place | None:
 
 
 def _own(url: str) -> Place:
-    return Place(url, (config_folder() / "token").read_text().strip(), chosen=True)
+    token = (config_folder() / "token").read_text().strip()
+    return Place(url, token, chosen=True, lasts=False)
 
 
 async def _started(place: Place, data: Path, plane: int) -> tuple[Place, "subprocess.Popen[bytes]"]:
