@@ -51,13 +51,18 @@ class Scene:
     stage: Stage
     folder: Path
 
+    @property
+    def _own(self) -> dict[str, str]:
+        # Nobody named a control plane: it is found as `pierhead up` has noted it, if it is there.
+        return {"PATH": f"{BIN}:{os.environ['PATH']}", "PIERHEAD_URL": ""}
+
     def type(self, line: str) -> str:
         """Type a line of shell, and return all that is seen."""
         # stderr and stdout go to one place, as on a terminal; nobody sits there, so nothing asks.
         done = subprocess.run(
             ["bash", "-c", line],
             cwd=self.folder,
-            env={**os.environ, **self.stage.environment, "PATH": f"{BIN}:{os.environ['PATH']}"},
+            env={**os.environ, **self.stage.environment, **self._own},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -86,15 +91,7 @@ class Scene:
 async def nothing_set_up(folder: Path, work: Path) -> AsyncIterator[Scene]:
     """A machine that has only the command."""
     with usual_port():
-        yield Scene(_Alone(folder, free_port()), work)
-
-
-class _Alone(Stage):
-    """A stage on which nothing was started, and nobody named a control plane."""
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {**super().environment, "PIERHEAD_URL": ""}
+        yield Scene(Stage(folder, free_port()), work)
 
 
 @asynccontextmanager

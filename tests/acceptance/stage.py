@@ -6,6 +6,7 @@ all processes are in the folder of the stage.
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -225,6 +226,8 @@ class Stage:
             return False
 
         await eventually(answers, within=60, what=f"{self.url} answers")
+        # As `pierhead up` notes it, for whoever names no control plane.
+        (self.folder / "config" / "local.json").write_text(json.dumps({"url": self.url}))
 
     async def start_registry(self) -> Service:
         """Start the process of the registry, and wait until connections are passed to it."""
