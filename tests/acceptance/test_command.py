@@ -164,6 +164,24 @@ async def test_without_a_control_plane_one_is_there_for_the_one_build(
     assert REFERENCE.match(done.stdout)
 
 
+@pytest.mark.usefixtures("nobody_named")
+async def test_where_the_usual_port_is_taken_another_one_will_do(
+    tmp_path: Path, folder: Path
+) -> None:
+    on = Stage(tmp_path, free_port())
+
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 7443):
+        building = _build_alone(on, folder, usual=True)
+        found, said = await asyncio.to_thread(building.communicate, timeout=120)
+
+    assert building.returncode == 0, said
+    assert REFERENCE.match(found)
+    assert not found.startswith("127.0.0.1:7443/")
+
+
 def _build_alone(on: Stage, folder: Path, *, usual: bool = False) -> "subprocess.Popen[str]":
     """Begin to build where no control plane was chosen; `usual`: nor a port, ever."""
     config = on.folder / "config"

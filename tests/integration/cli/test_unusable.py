@@ -138,3 +138,18 @@ def test_when_nobody_can_be_told_the_code_tells() -> None:
         done = subprocess.run([PIERHEAD, "nothing"], stderr=full, check=False)
 
     assert done.returncode != 0
+
+
+@pytest.mark.parametrize("words", [["--help"], ["builds", "--help"], ["builds"]])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_a_stream_that_was_closed_leads_nowhere(
+    tmp_path: Path, words: list[str], closed: str
+) -> None:
+    nowhere = {"PIERHEAD_URL": "http://127.0.0.1:1", "PIERHEAD_CONFIG": str(tmp_path)}
+    line = " ".join([str(PIERHEAD), *words, closed])
+    done = subprocess.run(
+        ["bash", "-c", line], env={**os.environ, **nowhere}, capture_output=True, check=False
+    )
+
+    assert done.returncode == (3 if words == ["builds"] else 0)
+    assert b"Traceback" not in done.stderr

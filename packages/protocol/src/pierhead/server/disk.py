@@ -2,7 +2,6 @@
 
 import errno
 import os
-import pwd
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 from pierhead.protocol.errors import Unavailable
 from pierhead.protocol.problem import Problem, problem
 from pierhead.protocol.units import kept_bytes, size
+from pierhead.protocol.users import user_name
 
 # What a start needs at the least, for the database's own files.
 START_BYTES: Final = 2 * 1024 * 1024
@@ -50,8 +50,8 @@ def _unusable(folder: Path, error: OSError, elsewhere: str) -> Problem:
         below = f"a folder has to be there: {folder}" if there != folder else "no folder"
         detail = f"{there} is a file, and {below}"
     elif error.errno in _FORBIDDEN:
-        detail = f"{there} belongs to {_name(there.stat().st_uid)}, and you may not write there"
-        hint = f"be {_name(there.stat().st_uid)}, or {hint}"
+        detail = f"{there} belongs to {user_name(there.stat().st_uid)}, and you may not write there"
+        hint = f"be {user_name(there.stat().st_uid)}, or {hint}"
     else:
         detail = f"{folder} cannot be used: {error.strerror}"
     return problem("dependency-unavailable", detail, hint=hint)
@@ -66,13 +66,6 @@ def _existing(folder: Path) -> Path:
             continue
         return path
     return Path("/")
-
-
-def _name(user: int) -> str:
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return f"user {user}"
 
 
 def leave_room(descriptor: int) -> None:

@@ -128,12 +128,12 @@ def listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     try:
         listener.bind((host, port))
+        listener.listen(1024)  # of two that bound it at the same moment, only one can
     except OSError as error:
         listener.close()
         text = f"cannot listen on {host}:{port}: {error.strerror}"
         hint = "choose another: --port 7444"
         raise Unavailable(problem("dependency-unavailable", text, hint=hint)) from error
-    listener.listen(1024)
     return listener
 
 

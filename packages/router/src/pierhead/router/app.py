@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import uvloop
 
-from pierhead.protocol.errors import PierheadError
+from pierhead.protocol.errors import PierheadError, Unavailable
 from pierhead.router.adapters.folders import lock
 from pierhead.router.adapters.process import HereProcess, runner_installed
 from pierhead.router.attendance import until_unused
@@ -49,7 +49,7 @@ async def run(settings: Settings) -> None:
     if settings.held_fd is not None:
         os.set_inheritable(settings.held_fd, False)  # it ends with us, not with what we start
     try:
-        first = listen(settings.host, settings.port)
+        first = _listen(settings)
         reached = reach(
             host=settings.host,
             port=first.getsockname()[1],
@@ -66,6 +66,20 @@ async def run(settings: Settings) -> None:
             await _run(router, settings, reached, listeners)
     finally:
         os.close(holder)
+
+
+def _listen(settings: Settings) -> socket:
+    """Return the first listener. Whoever started us for now is told the port: another one will do.
+
+    Raises:
+        Unavailable: the port is taken, or the address is not ours.
+    """
+    try:
+        return listen(settings.host, settings.port)
+    except Unavailable:
+        if not settings.end_with_input:
+            raise
+        return listen(settings.host, 0)
 
 
 def _public_url(settings: Settings) -> str | None:

@@ -15,6 +15,7 @@ from pierhead.protocol.version import RELEASE
 
 def main() -> None:
     """Run the command line of this process."""
+    _open_what_was_closed()
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -23,6 +24,16 @@ def main() -> None:
         _silence()
         code = code or 1
     sys.exit(code)
+
+
+def _open_what_was_closed() -> None:
+    """Let a stream that was closed (`>&-`) lead nowhere: what is opened next would be it."""
+    while (nowhere := os.open(os.devnull, os.O_RDWR)) <= 2:
+        continue
+    os.close(nowhere)
+    sys.stdin = sys.stdin or os.fdopen(0)
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
 
 
 def run(arguments: list[str]) -> int:

@@ -6,7 +6,7 @@ machine, at the port that `pierhead up` noted.
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,8 @@ LOCAL_URL: Final = "http://127.0.0.1:7443"
 class Place:
     """A control plane. `chosen`: somebody named it, so no other will do.
 
-    `lasts`: it does not end with the commands that use it.
+    `lasts`: it does not end with the commands that use it. `listener`: the users (uid) whose
+    process there may be told the token; none: whoever answers.
     """
 
     url: str
@@ -30,13 +31,20 @@ class Place:
     chosen: bool
     ca: str | None = None  # its own certificate authority, PEM; none: the system's
     lasts: bool = True
+    listener: frozenset[int] | None = None
 
     def client(self) -> RouterClient:
         """Return a client for it."""
         insecure = os.environ.get(INSECURE_HTTP) == "1"
         again = f"pierhead login {self.url} --pin PIN"
         trust = trust_in(self.ca, self._learned, again=again)
-        return RouterClient(self.url, token=self.token, ca=trust, insecure_http=insecure)
+        return RouterClient(
+            self.url,
+            token=self.token,
+            ca=trust,
+            insecure_http=insecure,
+            listener=self.listener,
+        )
 
     def _learned(self, ca: str) -> None:
         """Note other authorities of the control plane, if it is the one that is noted still."""
@@ -57,12 +65,27 @@ def find_place(url: str | None = None) -> Place:
     token = os.environ.get("PIERHEAD_TOKEN")
     noted = _read("context.json")
     if noted and (said is None or noted["url"] == said.rstrip("/")):
-        found = token or noted.get("token") or _own_token(noted["url"])
-        return Place(noted["url"], found, chosen=True, ca=noted.get("ca"))
+        found = token or noted.get("token")
+        return _known(Place(noted["url"], found, chosen=True, ca=noted.get("ca")))
     there = said or _local_url()
     if _is_own_public(there):
-        return Place(there, token or own_token(), chosen=True, ca=_own_ca())
-    return Place(there, token or _own_token(there), chosen=said is not None)
+        place = Place(there, token, chosen=True, ca=_own_ca())
+        return place if token else with_own_token(place)
+    return _known(Place(there, token, chosen=said is not None))
+
+
+def with_own_token(place: Place) -> Place:
+    """Return a place with the token of this machine's owner, if its control plane wrote one here.
+
+    Over plain HTTP it is told to nobody but that control plane's user, and root.
+    """
+    file = config_folder() / "token"
+    try:
+        token, owner = file.read_text().strip(), file.stat().st_uid
+    except OSError:
+        return place
+    listener = frozenset({0, owner}) if place.url.startswith("http://") else None
+    return replace(place, token=token, listener=listener)
 
 
 def note_place(url: str, token: str, ca: str | None) -> None:
@@ -119,16 +142,7 @@ def _own_ca() -> str | None:
         return None
 
 
-def _own_token(url: str) -> str | None:
-    """Return the token of this machine's owner, which no other machine may ever be shown."""
-    if not is_loopback(host_of(url)) and url.rstrip("/") != _local_url():
-        return None
-    return own_token()
-
-
-def own_token() -> str | None:
-    """Return the token of this machine's owner, as its control plane wrote it; none: not ours."""
-    try:
-        return (config_folder() / "token").read_text().strip()
-    except OSError:
-        return None
+def _known(place: Place) -> Place:
+    """Return a place with the owner's token if it is on this machine: no other may be shown it."""
+    is_here = is_loopback(host_of(place.url)) or place.url.rstrip("/") == _local_url()
+    return with_own_token(place) if place.token is None and is_here else place

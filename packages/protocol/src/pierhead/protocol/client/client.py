@@ -27,6 +27,7 @@ from pierhead.protocol.build import (
 from pierhead.protocol.client.address import check_url
 from pierhead.protocol.client.failure import estranged, is_of_another_authority, unreachable
 from pierhead.protocol.client.http import Transport, open_client
+from pierhead.protocol.client.listener import require_listener
 from pierhead.protocol.client.trust import Trust, shown_to
 from pierhead.protocol.codec import to_wire
 from pierhead.protocol.errors import (
@@ -89,7 +90,11 @@ ZSTD: Final = "zstd"
 
 
 class RouterClient:
-    """The API of a control plane, typed."""
+    """The API of a control plane, typed.
+
+    `listener`: nothing is sent unless a process of one of these users (uid) listens there, on this
+    machine; none: whoever answers is spoken to.
+    """
 
     def __init__(
         self,
@@ -100,10 +105,12 @@ class RouterClient:
         insecure_http: bool = False,
         transport: Transport | None = None,
         spoken: Versions = SPOKEN,
+        listener: frozenset[int] | None = None,
     ) -> None:
         self._spoken = spoken
         self._trust = ca if isinstance(ca, Trust) else None
         self.base_url = check_url(base_url, insecure_http=insecure_http)
+        self._listener = listener
         self._is_verified = self.base_url.startswith("https:") and transport is None
         self._http = open_client(self.base_url, token=token, ca=ca, transport=transport)
         self._http.headers[PROTOCOL_HEADER] = str(spoken.high)
@@ -493,6 +500,8 @@ class RouterClient:
             return await self._sent(request)
 
     async def _sent(self, request: httpx.Request) -> httpx.Response:
+        if self._listener is not None:
+            require_listener(self.base_url, self._listener)
         try:
             response = await self._http.send(request, stream=True)
             if not response.is_success:

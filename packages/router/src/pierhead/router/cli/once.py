@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import importlib.util
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -14,7 +13,7 @@ from typing import Final
 
 from pierhead.protocol.cli.builder import require_builder
 from pierhead.protocol.cli.lastwords import LastWords, size_of, words_of_file
-from pierhead.protocol.cli.place import Place, config_folder, own_token
+from pierhead.protocol.cli.place import Place, config_folder, with_own_token
 from pierhead.protocol.cli.speak import REFUSED, UNAVAILABLE, USAGE, fail, tell
 from pierhead.protocol.environment import for_a_process
 from pierhead.protocol.errors import PierheadError
@@ -88,7 +87,7 @@ async def _settle(
         with contextlib.ExitStack() as trying:
             if trying.enter_context(using(data)):
                 # Whoever has started it for now, a moment ago, wrote one since we began.
-                lasting = replace(place, token=place.token or own_token())
+                lasting = place if place.token else with_own_token(place)
                 found, process = await _there(lasting, data), None
                 if stays and not (found and found.lasts):
                     text = "no control plane is here that would go on with the build"
@@ -106,10 +105,12 @@ async def _there(place: Place, data: Path) -> Place | None:
     once = noted_url(data)
     if once is not None and await _answers(own := _own(once)):
         return own
-    if not await _answers(place):
+    # Another user's is none of ours, as long as he does not say so by a token.
+    ours = replace(place, listener=place.listener or frozenset({0, os.geteuid()}))
+    if not await _answers(place if place.token else ours):
         return None
     if place.token is None:
-        if is_begun(data) or own_token() is not None:
+        if is_begun(data) or with_own_token(place).token is not None:
             return None  # it is ours, and began since we looked
         text = f"the control plane at {place.url} is not of {config_folder()}, which has no token"
         raise fail(text, f"pierhead login {place.url}, with one from its owner", REFUSED)
@@ -117,8 +118,7 @@ async def _there(place: Place, data: Path) -> Place | None:
 
 
 def _own(url: str) -> Place:
-    token = (config_folder() / "token").read_text().strip()
-    return Place(url, token, chosen=True, lasts=False)
+    return with_own_token(Place(url, None, chosen=True, lasts=False))
 
 
 async def _started(place: Place, data: Path, plane: int) -> tuple[Place, "subprocess.Popen[bytes]"]:
@@ -155,9 +155,8 @@ def _require_parts(place: Place) -> None:
 def _start(data: Path, plane: int) -> tuple[int, "subprocess.Popen[bytes]"]:
     """Start its process; return where it tells its address, and the process."""
     reading, writing = os.pipe()
-    port = DEFAULT_PORT if _is_free(DEFAULT_PORT) else 0
     folders = ["--data", str(data), "--config", str(config_folder())]
-    told = ["--port", str(port), "--ready-fd", str(writing), "--held-fd", str(plane)]
+    told = ["--port", str(DEFAULT_PORT), "--ready-fd", str(writing), "--held-fd", str(plane)]
     with _log(data).open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "pierhead.router", *folders, *told, "--end-with-input"],
@@ -216,13 +215,3 @@ def _found(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
         return False
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

@@ -20,7 +20,7 @@ import typer
 from pierhead.protocol.cli import service
 from pierhead.protocol.cli.given import an_address, whole
 from pierhead.protocol.cli.lastwords import LastWords, size_of
-from pierhead.protocol.cli.place import Place, config_folder, note_local, own_token
+from pierhead.protocol.cli.place import Place, config_folder, note_local, with_own_token
 from pierhead.protocol.cli.service import Service
 from pierhead.protocol.cli.speak import (
     OK,
@@ -80,7 +80,7 @@ class _Machine:
     @property
     def place(self) -> Place:
         """Where the commands of this machine find it."""
-        return Place(self.reached.local, own_token(), chosen=True)
+        return with_own_token(Place(self.reached.local, None, chosen=True))
 
     @property
     def service(self) -> Service:
