@@ -18,6 +18,7 @@ from pierhead.protocol.errors import Invalid
 from pierhead.protocol.plan import Plan
 from tests.contexts import described
 from tests.sight import is_gone, said_of, words_in
+from tests.small_disk import small_disk
 
 from .proxy import fault_proxy
 from .stage import eventually, finished, hello, stage, submit
@@ -255,6 +256,21 @@ def _check_proof(view: BuildView) -> None:
     assert view.result is not None
     assert view.result.stop_proof is not None
     assert view.result.stop_proof.clean, view.result.stop_proof
+
+
+async def test_a_context_for_which_its_runner_has_no_room_is_told_as_that(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "one", "size=60m"):
+        async with stage(tmp_path) as on:
+            await on.join("one")
+            async with on.client() as owner:
+                large = hello(fat=os.urandom(34_000_000))
+                view = await submit(owner, large, key="large", if_nobody="wait")
+                ended = await finished(owner, view.id)
+    assert (ended.state, ended.attempts) == ("failed", 1)
+    assert ended.result is not None
+    assert ended.result.failure is not None
+    assert ended.result.failure.cause == "disk-full"
+    assert f" of 62.9 MB were free at {tmp_path / 'one'}/" in (ended.result.failure.detail or "")
 
 
 async def test_a_truncated_context_never_builds(tmp_path: Path) -> None:

@@ -156,6 +156,20 @@ async def test_a_step_that_fills_the_runners_disk(disk_of_48m: Path, isolates: P
     assert f" of 50.3 MB were free at {disk_of_48m}" in (failure.detail or "")
 
 
+async def test_what_did_not_begin_is_cleared_away_without_a_byte_of_disk(
+    disk_of_48m: Path, isolates: Path
+) -> None:
+    attempt = Bench(disk_of_48m, isolates).attempt("")
+    with contextlib.suppress(OSError), (disk_of_48m / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+
+    proof = await attempt.stop()
+
+    assert proof.clean, proof
+    assert not attempt.order.work.exists()
+
+
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     with small_disk(tmp_path / "disk", "size=200m") as folder:

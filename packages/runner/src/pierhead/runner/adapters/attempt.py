@@ -104,7 +104,7 @@ class Attempts:
         """
         word, progress = new_id(), Progress()
         home = self.home(order)
-        store, layout = home.store(), order.work / "layout"
+        store, layout = home.open_store(), order.work / "layout"
         if order.secrets:
             open_shelter(store)
         with watching(cgroup) as watch:
@@ -249,7 +249,7 @@ def _enter(
     room = Room(
         folder=home.folder / "room",
         temporary=home.temporary,
-        store=home.store(),
+        store=home.store,
         work=order.work,
         context=order.context,
         notes=_notes(order),

@@ -41,9 +41,18 @@ class Home:
         """Compressed layers that are kept."""
         return self.folder / "blobs"
 
+    @property
     def store(self) -> Store:
-        """Return the store; what of it is not there is made."""
-        store = Store.below(str(self.folder))
+        """Where images and containers are, if anything was built here."""
+        return Store.below(str(self.folder))
+
+    def open_store(self) -> Store:
+        """Return the store; what of it is not there is made.
+
+        Raises:
+            OSError: the disk is full, or broken. Clearing away makes nothing, so that it can.
+        """
+        store = self.store
         for place in (store.root, store.run, store.runtime):
             Path(place).mkdir(parents=True, exist_ok=True)
         Path(store.ignore).touch()
@@ -52,7 +61,7 @@ class Home:
 
     async def clear(self) -> None:
         """Remove working containers with their mounts; images, which are the cache, stay."""
-        store = self.store()
+        store = self.store
         if _has_content(store):
             await run(*store.buildah("rm", "-a"), seconds=60)
         for container in _children(Path(store.runtime)):
@@ -62,7 +71,7 @@ class Home:
 
     async def containers(self) -> list[str]:
         """Return what is left of working containers, as buildah names them."""
-        store = self.store()
+        store = self.store
         if not _has_content(store):
             return []
         listed = await run(*store.buildah("containers", "-q"))
@@ -78,8 +87,8 @@ class Home:
         if not context.is_dir():
             return  # it ended before its context came: what is kept is still the last one
         remove_tree(self.context)
-        if not disk_of(self.folder).is_low:
-            with contextlib.suppress(OSError):  # whatever went wrong, the next one comes whole
+        with contextlib.suppress(OSError):  # whatever is wrong, the next one comes whole
+            if not disk_of(self.folder).is_low:
                 context.rename(self.context)
 
     async def keep_slot_below(self, limit: int) -> None:
@@ -92,7 +101,7 @@ class Home:
                 await asyncio.to_thread(remove_tree, folder)
         if await _used_bytes(slot) <= limit:
             return
-        await run(*self.store().buildah("rmi", "-a", "-f"), seconds=60)
+        await run(*self.store.buildah("rmi", "-a", "-f"), seconds=60)
         for rest in (self.temporary, self.context):
             await asyncio.to_thread(remove_tree, rest)
 
