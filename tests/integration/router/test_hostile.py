@@ -282,6 +282,11 @@ async def test_a_head_without_an_end_is_not_read_for_ever(piece: int) -> None:
     assert answered == b"" or answered.startswith(b"HTTP/1.1 400")
 
 
+async def test_who_comes_and_asks_nothing_is_not_waited_for() -> None:
+    async with Served() as served:
+        assert await served.say() == b""
+
+
 async def test_the_end_of_a_body_is_no_head_however_long_it_is() -> None:
     body = bytes(4 * HEAD_BYTES_MAX)
     async with Served() as served:

@@ -23,12 +23,17 @@ class HeadTooLarge(Exception):
 
 
 class Bounded(HttpToolsProtocol):
-    """One connection, whose requests have to begin in time and be of a size."""
+    """One connection, whose first request has to come in time, and all in time and of a size."""
 
     head_seconds = HEAD_SECONDS
     _head_bytes = 0
     _head_is_coming = False  # some of it is here, and not all
     _impatience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin: whoever comes wants something, and a connection costs a descriptor."""
+        super().connection_made(transport)
+        self._hurry()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; a head that is not whole yet may not grow or last for ever."""
@@ -40,8 +45,8 @@ class Bounded(HttpToolsProtocol):
             self._head_bytes += len(data)
         if self._head_bytes > HEAD_BYTES_MAX:
             self.send_400_response("the head of the request is too large")
-        elif self._impatience is None:
-            self._impatience = self.loop.call_later(self.head_seconds, self.transport.close)
+        else:
+            self._hurry()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; many may come in one piece, before their bytes are counted."""
@@ -65,6 +70,10 @@ class Bounded(HttpToolsProtocol):
         """Nothing comes any more."""
         self._be_patient()
         super().connection_lost(exc)
+
+    def _hurry(self) -> None:
+        if self._impatience is None:
+            self._impatience = self.loop.call_later(self.head_seconds, self.transport.close)
 
     def _be_patient(self) -> None:
         if self._impatience is not None:

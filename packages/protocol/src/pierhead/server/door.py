@@ -10,6 +10,7 @@ import functools
 import ipaddress
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -31,8 +32,10 @@ HANDSHAKE: Final = 0x16  # RFC 8446, section 5.1
 RECORD_BYTES_MAX: Final = 5 + 2**14
 FIRST_SECONDS: Final = 15.0
 HANDSHAKE_SECONDS: Final = 15.0
-# Who connects and says nothing costs a descriptor; so many may, and no more.
+# Who connects and says nothing costs a descriptor; so many may, and no more: of this machine and
+# its proxies, and as many of all others, who share them by address. Behind one may be an office.
 WAITING_MAX: Final = 512
+SHARE_MAX: Final = 64
 _CLEAR_TEXT: Final = (
     b"this port speaks TLS: write https:// instead of http://\n"
     b"(plain HTTP is answered on the control plane's own machine only)\n"
@@ -65,6 +68,7 @@ class Door:
         self._through = through
         self._give_away = give_away
         self._coming: set[asyncio.Task[None]] = set()
+        self._waiting: Counter[str] = Counter()  # how many of them there are of each share
         self._accepting = asyncio.create_task(self._accept())
 
     def close(self) -> None:
@@ -90,15 +94,36 @@ class Door:
                 log.warning("door.error", error=error.strerror)
                 await asyncio.sleep(0.05)
                 continue
-            if len(self._coming) >= WAITING_MAX:
+            visitor = Peer(*peer[:2])
+            share = self._share(visitor)
+            if not self._has_room(share):
                 connection.close()
                 continue
-            task = asyncio.create_task(self._let_in(connection, Peer(*peer[:2])))
+            task = asyncio.create_task(self._let_in(connection, visitor))
             self._coming.add(task)
-            task.add_done_callback(functools.partial(self._came, connection))
+            self._waiting[share] += 1
+            task.add_done_callback(functools.partial(self._came, connection, share))
 
-    def _came(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+    def _share(self, visitor: Peer) -> str:
+        """Return whose share a visitor takes of the room before the door; empty: of our own."""
+        if self._is_clear(visitor):
+            return ""
+        address = visitor.unmapped
+        # A machine has all of the addresses of a /64 (RFC 4291, section 2.5.4).
+        length = 64 if address.version == 6 else 32
+        return str(ipaddress.ip_network((address, length), strict=False))
+
+    def _has_room(self, share: str) -> bool:
+        ours = self._waiting[""]
+        if not share:
+            return ours < WAITING_MAX
+        return self._waiting.total() - ours < WAITING_MAX and self._waiting[share] < SHARE_MAX
+
+    def _came(self, connection: socket.socket, share: str, task: asyncio.Task[None]) -> None:
         self._coming.discard(task)
+        self._waiting[share] -= 1
+        if not self._waiting[share]:
+            del self._waiting[share]
         if task.cancelled():  # perhaps before its first step
             connection.close()
 
@@ -106,11 +131,15 @@ class Door:
         first = await self._first_bytes(connection, FIRST_SECONDS)
         if first[:1] == bytes([HANDSHAKE]) and self._context_for is not None:
             await self._let_in_by_tls(connection, first, peer)
-        elif first and not any(peer.unmapped in network for network in self._clear_for):
+        elif first and not self._is_clear(peer):
             _refuse(connection)
             connection.close()
         else:
             await self._let_in_clear(connection, first)
+
+    def _is_clear(self, peer: Peer) -> bool:
+        """Say whether a visitor may speak in the clear: one of this machine, or of its proxies."""
+        return any(peer.unmapped in network for network in self._clear_for)
 
     async def _let_in_by_tls(self, connection: socket.socket, first: bytes, peer: Peer) -> None:
         inside = self._through(connection, first) if self._through else None

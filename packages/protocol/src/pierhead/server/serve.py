@@ -6,6 +6,7 @@ and says so to whoever comes back; then the listener closes. A second signal doe
 
 import asyncio
 import contextlib
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from pierhead.server.peer import Peer
 
 # Uploads that are under way get so long to end after the listener closed.
 STOP_SECONDS = 10
+DESCRIPTORS = 16_384
 
 
 class _Server(uvicorn.Server):
@@ -195,8 +197,15 @@ def _config(app: Any) -> uvicorn.Config:
     )
 
 
+def _have_descriptors() -> None:
+    """Be able to have as many connections as are wanted: a shell's 1024 are for select(2)."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(now, min(most, DESCRIPTORS)), most))
+
+
 async def serve(service: Service, listeners: Sequence[socket.socket]) -> None:
-    """Serve until a signal comes, then drain and stop."""
+    """Serve until a signal comes, then drain and stop. It is the process's main work."""
+    _have_descriptors()
     async with anyio.create_task_group():
         pass  # what starlette streams with is only loaded at its first use: not in a request
     loop = asyncio.get_running_loop()
