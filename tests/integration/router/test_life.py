@@ -5,6 +5,7 @@ import io
 import json
 import tarfile
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Final
 
 import pytest
@@ -29,6 +30,7 @@ from pierhead.protocol.image import read_image
 from pierhead.protocol.lease import Grant, Heartbeat, Release
 from pierhead.protocol.plan import Plan
 from pierhead.protocol.result import Envelope, Failure, ImageConfig
+from pierhead.router.domain.retention import collects_after
 from tests.integration.router.stage import (
     House,
     TinyImage,
@@ -486,3 +488,16 @@ async def test_a_build_for_one_platform_is_a_build_as_always(house: House) -> No
     assert view.plan.platform == "linux/arm64"
     assert (view.children, view.parent) == ((), None)
     assert refused.value.problem.hint == "leave the plan's platform out"
+
+
+@pytest.mark.parametrize(("days", "hours"), [(0, 0), (6, 0), (8, 1), (400, 1), (-400, 0)])
+async def test_what_a_clock_says_that_jumped_makes_nothing_old_at_once(
+    house: House, days: int, hours: int
+) -> None:
+    await house.router.sweep.recover()
+    house.clock.advance(days * 86_400)
+
+    away = await house.router.sweep.recover()
+
+    assert away == timedelta(days=days)
+    assert collects_after(away) == timedelta(hours=hours)

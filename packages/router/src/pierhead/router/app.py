@@ -22,6 +22,7 @@ from pierhead.router.compose import Router, open_router
 from pierhead.router.config import REGISTRY_SOCKET, Settings, memory_cap
 from pierhead.router.domain.credential import USE_STORED_EVERY
 from pierhead.router.domain.reach import Reach, proxy_networks, reach
+from pierhead.router.domain.retention import collects_after
 from pierhead.router.services.here import supervise
 from pierhead.router.services.sweep import EVERY
 from pierhead.router.usable import require_folders
@@ -92,9 +93,9 @@ def _public_url(settings: Settings) -> str | None:
 async def _run(
     router: Router, settings: Settings, reached: Reach, listeners: Sequence[socket]
 ) -> None:
-    await _recover(router)
+    away = await _recover(router)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(work) for work in _besides(router, settings, reached)]
+        tasks = [group.create_task(work) for work in _besides(router, settings, reached, away)]
         log.info("serve.ready", url=reached.url, data=str(settings.data))
         if settings.end_with_input:
             tasks.append(group.create_task(_stop_with_input(router, settings.data)))
@@ -107,18 +108,22 @@ async def _run(
     log.info("serve.stopped")
 
 
-async def _recover(router: Router) -> None:
-    """Take up what the last life of this control plane left unfinished."""
-    await router.sweep.recover()
+async def _recover(router: Router) -> timedelta:
+    """Take up what the last life of this control plane left, and return how long ago that was."""
+    away = await router.sweep.recover()
     await router.projects.finish_removals()
+    return away
 
 
-def _besides(router: Router, settings: Settings, reached: Reach) -> list[Coroutine[Any, Any, None]]:
+def _besides(
+    router: Router, settings: Settings, reached: Reach, away: timedelta
+) -> list[Coroutine[Any, Any, None]]:
     """Return what goes on beside requests, each for ever."""
+    rested = collects_after(away)
     work = [
         _repeat(lambda: _sweep(router), EVERY, after=EVERY, failed="sweep.failed"),
         _repeat(router.identity.store_uses, USE_STORED_EVERY, failed="uses.not-stored"),
-        _repeat(lambda: _collect(router), COLLECT_EVERY, failed="garbage.failed"),
+        _repeat(lambda: _collect(router), COLLECT_EVERY, after=rested, failed="garbage.failed"),
         _repeat(router.authorities.on_time, EVERY, failed="authority.change-failed"),
     ]
     if settings.here and runner_installed():
@@ -168,8 +173,8 @@ async def guest(settings: Settings, *, listens: bool) -> AsyncIterator[Router]:
             port = listeners[0].getsockname()[1]
             listeners += [listen(host, port) for host in reached.hosts[1:]]
         async with open_router(settings, reached) as router:
-            await _recover(router)
-            async with _going_on(router, settings, reached, listeners):
+            away = await _recover(router)
+            async with _going_on(router, settings, reached, listeners, away):
                 yield router
     finally:
         for listener in listeners:
@@ -179,11 +184,15 @@ async def guest(settings: Settings, *, listens: bool) -> AsyncIterator[Router]:
 
 @contextlib.asynccontextmanager
 async def _going_on(
-    router: Router, settings: Settings, reached: Reach, listeners: Sequence[socket]
+    router: Router,
+    settings: Settings,
+    reached: Reach,
+    listeners: Sequence[socket],
+    away: timedelta,
 ) -> AsyncIterator[None]:
     """Keep going what a router does beside requests. An error there is not the program's."""
     service = _service(router, settings)
-    tasks = [asyncio.create_task(work) for work in _besides(router, settings, reached)]
+    tasks = [asyncio.create_task(work) for work in _besides(router, settings, reached, away)]
     serving = [asyncio.create_task(service.run(listeners))] if listeners else []
     try:
         yield

@@ -9,6 +9,9 @@ from pierhead.router.domain.errors import InvalidRequest
 
 # A push asks which blobs are here before it relies on them; this is longer than any push.
 GRACE_MIN: Final = timedelta(hours=4)
+# A machine that starts may not know the time yet: it asks others for it, and then it jumps.
+LONG_AWAY: Final = timedelta(days=7)
+TIME_IS_SET: Final = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,15 @@ class Retention:
             raise InvalidRequest(detail, hint="keep it for a day")
         if min(self.builds, self.logs) < timedelta(days=1):
             raise InvalidRequest("builds and logs are kept for a day at least")
+
+
+def collects_after(away: timedelta) -> timedelta:
+    """Return how long after a start it may be judged what is old.
+
+    `away`: how long ago it was, by this machine's clock, when the control plane last ran. After
+    weeks it is more likely that the clock is wrong, and what is taken then is gone for ever.
+    """
+    return TIME_IS_SET if away > LONG_AWAY else timedelta()
 
 
 def is_over(build: Build, kept: timedelta, *, now: datetime) -> bool:

@@ -68,17 +68,21 @@ class Sweep:
         """Say whether any build waits or runs."""
         return not await self.store.read(_quiet)
 
-    async def recover(self) -> None:
-        """After a start: give every attempt the time in which nobody accepted its heartbeats."""
+    async def recover(self) -> timedelta:
+        """After a start: give every attempt the time in which nobody accepted its heartbeats.
+
+        Return how long that was.
+        """
         now = self.clock.now()
 
-        def operation(ledger: Ledger) -> None:
+        def operation(ledger: Ledger) -> timedelta:
             alive_at = ledger.alive_at() or now
             for stored in ledger.leased():
                 ledger.save_build(extended(stored, alive_at, now, self.lifecycle.policy))
             ledger.mark_alive(now)
+            return now - alive_at
 
-        await self.store.write(operation)
+        return await self.store.write(operation)
 
     async def recover_from_sleep(self) -> None:
         """The same when it comes so late that the machine slept, or its clock jumped.
