@@ -499,5 +499,5 @@ async def test_what_a_clock_says_that_jumped_makes_nothing_old_at_once(
 
     away = await house.router.sweep.recover()
 
-    assert away == timedelta(days=days)
+    assert away - timedelta(days=days) < timedelta(minutes=1)
     assert collects_after(away) == timedelta(hours=hours)
