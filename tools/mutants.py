@@ -164,8 +164,8 @@ MUTANTS: Final = [
     Mutant(
         "a build that breaks its runners is tried for ever",
         "domain/build.py",
-        "if build.broken >= policy.broken_max:",
-        "if build.broken > policy.grants_max:",
+        "if len(build.broken_on) >= policy.broken_max:",
+        "if len(build.broken_on) > policy.grants_max:",
     ),
     Mutant(
         "a release counts as a failed attempt",

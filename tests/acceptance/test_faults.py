@@ -225,13 +225,30 @@ async def test_a_killed_buildah_is_told_as_what_it_is(tmp_path: Path) -> None:
     assert ended.result.failure.cause == "runner"
 
 
+async def test_a_build_over_which_a_runner_broke_is_built_here(tmp_path: Path) -> None:
+    slow = SLOW.replace("300", "3").replace("seq 600", "seq 20")
+    async with stage(tmp_path) as on:
+        await on.join("one")
+        async with on.client() as owner:
+            view = await submit(owner, hello(slow), key="slow", plan=UNCACHED)
+            await _reaches(owner, view.id, "line 1")
+            _kill(view.id)
+            ended = await finished(owner, view.id, within=90)
+    assert (ended.state, ended.runner) == ("succeeded", "here")
+    assert ended.why_here == "one broke while building it"
+
+
 async def _kill_always(build_id: str) -> None:
     while True:
-        for pid in _processes_of(build_id):
-            # The first one may take the others with it.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _kill(build_id)
         await asyncio.sleep(0.5)
+
+
+def _kill(build_id: str) -> None:
+    for pid in _processes_of(build_id):
+        # The first one may take the others with it.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 async def test_thirty_cancels_at_random_moments_leave_nothing(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class Truth:
     untrusted: set[str]
     holds: dict[str, list[Hold]] = field(default_factory=lambda: defaultdict(list))
     released: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    broken: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # of those
+    broken: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))  # of those
     queued_since: dict[str, datetime] = field(default_factory=dict)
     idle_since: dict[str, datetime] = field(default_factory=dict)  # by build that waits
     renewed: dict[str, datetime] = field(default_factory=dict)  # by build: its last sign of life
@@ -197,7 +197,7 @@ class Truth:
         counted = len(holds) - self.released[new.id]
         assert counted <= ATTEMPTS_MAX, f"{new.id} was tried {counted} times"
         assert len(holds) <= GRANTS_MAX, f"{new.id} was granted for ever"
-        assert self.broken[new.id] < BROKEN_MAX, f"{new.id} may break one more runner"
+        assert len(self.broken[new.id]) < BROKEN_MAX, f"{new.id} may break one more runner"
 
     def _ended(self, old: StoredBuild | None, new: StoredBuild, ledger: MemoryLedger) -> None:
         if new.build.state not in FINAL or (old is not None and old.build.state in FINAL):
@@ -262,7 +262,7 @@ class Truth:
                 enough = grants - released >= ATTEMPTS_MAX or grants >= GRANTS_MAX
                 assert enough, f"{new.id} was given up after {grants} grants"
             case "runner":
-                before = self.broken[new.id]  # the last one is noted when it was answered
+                before = len(self.broken[new.id])  # the last one is noted when it was answered
                 assert before >= BROKEN_MAX - 1, f"{new.id} broke {before} runners before"
             case "no-runner" | "waited-too-long":
                 assert new.submit.if_nobody != "wait", f"{new.id} would have waited"
@@ -278,6 +278,7 @@ class Truth:
             machine.name
             for machine in self.machines.values()
             if not machine.here and machine.name in self.heard and self._able(machine, submit)
+            if machine.name not in self.broken[stored.id]
         ]
         if not able:
             return

@@ -209,7 +209,8 @@ class World:
             after = self.store.ledger.builds_[build_id].build.lease
             if before is not None and before.fence == fence and after is None:
                 self.truth.released[build_id] += 1
-                self.truth.broken[build_id] += reason == "unhealthy"
+                if reason == "unhealthy":
+                    self.truth.broken[build_id].append(before.runner)
 
     def _note(self, answer: object) -> None:
         self.trace.update(f"{self.clock.time} {answer!r}\n".encode())

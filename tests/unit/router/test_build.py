@@ -33,7 +33,7 @@ BUILDS = {
     "silent in its last attempt": replace(
         LEASED, fence=3, attempts=3, lease=replace(SILENT, fence=3)
     ),
-    "breaks its runners": replace(LEASED, fence=3, broken=2, lease=lease(3)),
+    "breaks its runners": replace(LEASED, fence=3, broken_on=("r", "r"), lease=lease(3)),
     "succeeded": b.Build(
         id="b_1", state=b.State.SUCCEEDED, fence=1, attempts=1, result=DIGEST, finished_at=NOW
     ),
@@ -131,7 +131,9 @@ def test_a_build_that_breaks_its_runners_is_given_up_and_one_that_moves_on_is_no
 
 
 def test_a_cancelled_build_that_breaks_its_last_runner_is_cancelled() -> None:
-    broken = replace(BUILDS["cancelling"], broken=POLICY.broken_max - 1, fence=3, lease=lease(3))
+    broken = replace(
+        BUILDS["cancelling"], broken_on=("r",) * (POLICY.broken_max - 1), fence=3, lease=lease(3)
+    )
 
     after, _ = decide(broken, b.Release(3, "unhealthy"))
 

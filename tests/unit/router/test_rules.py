@@ -164,6 +164,52 @@ def judged(
 
 
 HERE = runner("here", here=True)
+BROKE_ONE = replace(WANTED, broken_on=frozenset({"one"}))
+BROKE_BOTH = replace(WANTED, broken_on=frozenset({"one", "here"}))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "runners", "if_nobody", "verdict"),
+    [
+        (WANTED, [runner(), HERE], "here", Wait("one is free", None)),
+        (BROKE_ONE, [runner(), HERE], "here", Here("one broke while building it")),
+        (BROKE_ONE, [runner(), runner("two"), HERE], "here", Wait("two is free", None)),
+        (BROKE_ONE, [runner(), HERE], "wait", Wait("one is free", None)),
+        (BROKE_ONE, [runner(), HERE], "fail", Wait("one is free", None)),
+        (BROKE_ONE, [runner()], "here", Wait("one is free", None)),
+        (
+            BROKE_ONE,
+            [runner(), replace(HERE, reason="full", refuses_since=NOW)],
+            "here",
+            Wait("one is free", None),
+        ),
+        (BROKE_BOTH, [runner(), HERE], "here", Wait("one is free", None)),
+    ],
+)
+def test_who_broke_while_building_it_is_not_waited_for_while_this_machine_can(
+    wanted: Wanted, runners: list[RunnerFacts], if_nobody: str, verdict: Wait | Here
+) -> None:
+    assert judged(wanted, *runners, if_nobody=if_nobody) == verdict
+
+
+@pytest.mark.parametrize(
+    ("wanted", "others", "taken"),
+    [
+        (BROKE_ONE, [], True),
+        (BROKE_ONE, [runner("two")], False),
+        (BROKE_ONE, [runner("two", free_slots=0)], False),
+        (BROKE_ONE, [runner("two", online=False)], True),
+        (BROKE_ONE, [HERE], True),  # nobody has decided that yet
+        (replace(BROKE_ONE, here_allowed=True), [HERE], False),
+        (replace(BROKE_BOTH, here_allowed=True), [HERE], True),
+    ],
+)
+def test_who_broke_while_building_it_leaves_it_to_one_who_did_not(
+    wanted: Wanted, others: list[RunnerFacts], taken: bool
+) -> None:
+    assert choose_builds(runner(), [wanted], [runner(), *others]) == (("b_1",) if taken else ())
+
+
 OFFLINE = runner(online=False, seen_at=NOW - timedelta(hours=1))
 BUSY = runner(free_slots=0)
 

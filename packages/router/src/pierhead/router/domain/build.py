@@ -95,7 +95,7 @@ class Build:
     state: State = State.QUEUED
     fence: int = 0  # the highest ever granted
     attempts: int = 0  # grants that count
-    broken: int = 0  # grants given back because the runner broke
+    broken_on: tuple[str, ...] = ()  # of each grant given back because it broke: the runner
     lease: Lease | None = None
     phase: Phase | None = None
     cancel: CancelWish | None = None
@@ -107,7 +107,7 @@ class Build:
         assert self.lease is None or self.lease.fence == self.fence, self
         assert (self.state in FINAL) == (self.finished_at is not None), self
         assert 0 <= self.attempts <= self.fence, self
-        assert 0 <= self.broken <= self.fence, self
+        assert len(self.broken_on) <= self.fence, self
 
 
 # Commands: what somebody asks for.
@@ -249,11 +249,11 @@ def decide(build: Build, command: Command, *, now: datetime, policy: LeasePolicy
         case Report():
             return _report(build, command, now, policy)
         case Release(fence, reason, detail):
-            require_held(build, fence)
+            lease = require_held(build, fence)
             # Giving back in good order is not an attempt that failed.
             uncounted = replace(build, attempts=build.attempts - 1)
             if reason == "unhealthy":
-                uncounted = replace(uncounted, broken=build.broken + 1)
+                uncounted = replace(uncounted, broken_on=(*build.broken_on, lease.runner))
             why = f"its runner gave it back ({detail or reason})"
             return _requeue(uncounted, why, now, policy)
         case Lose(fence, reason):
@@ -346,7 +346,7 @@ def _requeue(
     """End the attempt: back to the queue, or to the end if nobody wants or can try again."""
     if build.cancel is not None:
         return _finish(build, State.CANCELLED, now)
-    if build.broken >= policy.broken_max:
+    if len(build.broken_on) >= policy.broken_max:
         return _finish(build, State.FAILED, now, cause="runner")
     if build.attempts >= policy.attempts_max or build.fence >= policy.grants_max:
         return _finish(build, State.FAILED, now, cause="runners-lost")

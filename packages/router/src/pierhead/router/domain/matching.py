@@ -44,6 +44,7 @@ class Wanted:
     secrets: bool = False  # it has some
     preview: bool = False
     peak_bytes: int | None = None  # memory that the project's last build took
+    broken_on: frozenset[str] = frozenset()  # the runners that broke while they built it
     here_allowed: bool = False  # `waiting` decided that the control plane's machine may take it
 
 
@@ -116,7 +117,8 @@ def choose_builds(
     """Return the builds that the runner gets, oldest first, at most `free_slots`.
 
     Here leaves a build to any of `others` that is free for it. Whoever would emulate leaves it to
-    one that is native, busy or not: that one is done sooner.
+    one that is native, busy or not: that one is done sooner. Whoever broke while it had the build
+    leaves it to one that did not.
     """
     fitting = (
         wanted
@@ -127,6 +129,10 @@ def choose_builds(
 
 
 def _leaves(runner: RunnerFacts, wanted: Wanted, others: Sequence[RunnerFacts]) -> bool:
+    if runner.name in wanted.broken_on:
+        able = (other for other in others if unfit(other, wanted) is None and other.online)
+        whole = (other for other in able if other.name not in wanted.broken_on)
+        return any(not other.here or wanted.here_allowed for other in whole)
     if emulates(runner, wanted):
         able = (other for other in others if unfit(other, wanted) is None and other.online)
         return any(not emulates(other, wanted) for other in able)

@@ -5,7 +5,8 @@ there is nothing to wait for. They fell silent: a machine that restarts is back 
 and while one that had the build was believed to be at it, it was waited for already; to build here
 needs no more of that, to give up does.
 One has just joined: it finds out what it can do before it says a word. They are busy: the submitter
-said how long that may take. Afterwards the control plane's own machine builds it, if the submitter
+said how long that may take. They broke over it: there is no use in trying that again as long as
+this machine can build it. Afterwards the control plane's own machine builds it, if the submitter
 allows.
 """
 
@@ -102,6 +103,12 @@ def judge(
     native = [runner for runner in able if not emulates(runner, wanted)]
     able = native if any(runner.online for runner in native) else able
     here = next((runner for runner in everybody if runner.here), None)
+    if patience.if_nobody == "here" and _is_whole(here, wanted):
+        whole = [runner for runner in able if runner.name not in wanted.broken_on]
+        if able and not whole:
+            names = " and ".join(runner.name for runner in able)
+            return Here(f"{names} broke while building it")
+        able = whole
     free = next((runner for runner in able if rejection(runner, wanted) is None), None)
     if free is not None:
         # It takes the build with its next request, however short the submitter's patience is.
@@ -189,6 +196,15 @@ def _together(names: list[str], state: str) -> str:
         return state
     *first, last = names
     return f"{', '.join(first)} and {last} are {state}" if first else f"{last} is {state}"
+
+
+def _is_whole(here: RunnerFacts | None, wanted: Wanted) -> bool:
+    """Say whether this machine would begin with the build, and did not break over it."""
+    return (
+        here is not None
+        and here.name not in wanted.broken_on
+        and _can_begin(here, wanted, "no-runner")
+    )
 
 
 def _can_begin(here: RunnerFacts | None, wanted: Wanted, cause: GiveUpCause) -> bool:

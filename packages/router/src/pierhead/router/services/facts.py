@@ -38,6 +38,7 @@ def wanted_of(stored: StoredBuild) -> Wanted:
         trusted=stored.trusted,
         preview=stored.preview,
         peak_bytes=stored.peak_bytes,
+        broken_on=frozenset(stored.build.broken_on),
         here_allowed=stored.here_reason is not None,
     )
 

@@ -219,7 +219,7 @@ class Lifecycle:
             return stored
         message = {
             "runners-lost": f"every attempt lost its runner ({stored.build.attempts} tries)",
-            "runner": f"its runner broke {stored.build.broken} times while it built this",
+            "runner": f"its runner broke {len(stored.build.broken_on)} times while it built this",
             "no-runner": "no runner can take it",
             "waited-too-long": "no runner became free in time",
         }[cause]
