@@ -88,6 +88,7 @@ class Home:
             return  # it ended before its context came: what is kept is still the last one
         remove_tree(self.context)
         with contextlib.suppress(OSError):  # whatever is wrong, the next one comes whole
+            self.folder.mkdir(parents=True, exist_ok=True)
             if not disk_of(self.folder).is_low:
                 context.rename(self.context)
 
