@@ -1,4 +1,4 @@
 FROM scratch
 COPY busybox /bin/busybox
 RUN ["/bin/busybox", "--install", "-s", "/bin"]
-RUN echo packing; dd if=/dev/zero of=/dev/null bs=600M count=1
+RUN echo packing; dd bs=1G count=1 </dev/zero >/dev/null

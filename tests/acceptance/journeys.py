@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -46,15 +46,14 @@ ASIDE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Where a page is played."""
+    """Where a page is played.
+
+    `url`: of the control plane, where somebody named it; else it is found as `pierhead up` noted.
+    """
 
     stage: Stage
     folder: Path
-
-    @property
-    def _own(self) -> dict[str, str]:
-        # Nobody named a control plane: it is found as `pierhead up` has noted it, if it is there.
-        return {"PATH": f"{BIN}:{os.environ['PATH']}", "PIERHEAD_URL": ""}
+    url: str = ""
 
     def type(self, line: str) -> str:
         """Type a line of shell, and return all that is seen."""
@@ -62,7 +61,12 @@ class Scene:
         done = subprocess.run(
             ["bash", "-c", line],
             cwd=self.folder,
-            env={**os.environ, **self.stage.environment, **self._own},
+            env={
+                **os.environ,
+                **self.stage.environment,
+                "PATH": f"{BIN}:{os.environ['PATH']}",
+                "PIERHEAD_URL": self.url,
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -103,6 +107,13 @@ async def with_desktop(folder: Path, work: Path) -> AsyncIterator[Scene]:
 
 
 @asynccontextmanager
+async def with_its_address(folder: Path, work: Path) -> AsyncIterator[Scene]:
+    """The same, and the shell knows where the control plane is."""
+    async with with_desktop(folder, work) as scene:
+        yield replace(scene, url=scene.stage.url)
+
+
+@asynccontextmanager
 async def desktop_is_off(folder: Path, work: Path) -> AsyncIterator[Scene]:
     """The same, but the desktop was switched off a minute ago."""
     async with stage(folder, time_scale=0.5) as on:
@@ -136,7 +147,7 @@ SCENES: Final = {
     "nobody-can-build": desktop_is_off,
     "secrets": with_desktop,
     "registries": beside_a_registry,
-    "one-call": with_desktop,
+    "one-call": with_its_address,
 }
 
 
