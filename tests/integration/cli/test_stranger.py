@@ -15,8 +15,9 @@ from tests.ports import free_port
 NOBODY = 65534
 # Answers everything like a control plane of no age, and writes down what it was told.
 LISTENING = """
-import sys
+import os, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
+os.setuid(int(sys.argv[2]))
 class Answers(BaseHTTPRequestHandler):
     def do_GET(self):
         print(self.path, self.headers.get("Authorization"), flush=True)
@@ -44,11 +45,10 @@ def told(machine: Machine, tmp_path: Path) -> Iterator[Path]:
     file = tmp_path / "told"
     with file.open("wb") as out:
         stranger = subprocess.Popen(
-            [sys.executable, "-c", LISTENING, str(machine.port)],
+            # He could not start this Python himself, if it is in somebody's home.
+            [sys.executable, "-c", LISTENING, str(machine.port), str(NOBODY)],
             stdout=out,
             stderr=subprocess.DEVNULL,
-            user=NOBODY,
-            cwd="/",
         )
     try:
         while not _answers(machine.port):
