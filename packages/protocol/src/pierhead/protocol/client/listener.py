@@ -4,6 +4,7 @@ While nobody listens on a port of loopback, every user of the machine may. The k
 (proc_net_tcp; `Documentation/networking/proc_net_tcp.rst`), and whoever listens cannot hide it.
 """
 
+import itertools
 import sys
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -62,7 +63,10 @@ def _address(digits: str) -> Address:
 
 
 def _text(table: Path) -> str:
+    """Return the rows of those who listen: they come first, and there may be very many others."""
     try:
-        return table.read_text()
+        with table.open() as rows:
+            first = next(rows, "")
+            return first + "".join(itertools.takewhile(lambda row: f" {_LISTENS} " in row, rows))
     except OSError:  # no Linux, or no IPv6
         return ""
