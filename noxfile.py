@@ -19,8 +19,8 @@ FAST = ["types", "lint", "unit", "simulation", "mutants"]
 SLOW = [
     *(f"acceptance:{part}/4" for part in range(1, 5)),
     *(f"integration:{part}/8" for part in range(1, 9)),
-    "packaging",
-    "contract",
+    "packaging:1/1",
+    "contract:1/1",
 ]
 
 nox.options.default_venv_backend = "none"

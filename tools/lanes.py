@@ -7,6 +7,7 @@ call shows everything that is broken. `integration:1/2` is the first half of a s
 import argparse
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -30,8 +31,12 @@ def run_session(name: str) -> Outcome:
     began = time.monotonic()
     session, _, part = name.partition(":")
     command = [sys.executable, "-m", "nox", "--session", session]
-    command += ["--", f"--part={part}"] if part else []
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    # A folder of its own: in a common one they clear away each other's, which pytest does not like.
+    with tempfile.TemporaryDirectory(prefix="part-", ignore_cleanup_errors=True) as folder:
+        command += ["--", f"--part={part}", f"--basetemp={folder}/t"] if part else []
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        )
     output = done.stdout.decode("utf-8", "replace")
     return Outcome(name, done.returncode, output, time.monotonic() - began)
 
