@@ -117,7 +117,7 @@ def acceptance(session: nox.Session) -> None:
 def test(session: nox.Session) -> None:
     """Everything: check, then what needs real engines (root)."""
     run(session, "python", "tools/lanes.py", *FAST)
-    run(session, "python", "tools/lanes.py", "--lanes", "4", *SLOW)
+    run(session, "python", "tools/lanes.py", "--lanes", "4", "--second-look", *SLOW)
 
 
 @nox.session
