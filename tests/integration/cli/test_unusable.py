@@ -70,6 +70,7 @@ def test_a_disk_for_reading_only_is_told(tmp_path: Path) -> None:
     [
         ("serve", 0, "moz_places", "is a database of something else"),
         ("serve", 99, "router_builds", "is of a newer release: it has version 99"),
+        ("up", 1, "router_builds", "is of an older release: it has version 1"),
         *((how, None, "", "is not a database") for how in STARTS),
     ],
 )

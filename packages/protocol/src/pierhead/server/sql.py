@@ -46,7 +46,7 @@ class Database:
         """Open a database, with its tables; nothing is left open when that fails.
 
         Raises:
-            Unavailable: it is none, not ours, of a newer release, or cannot be used; and why.
+            Unavailable: it is none, not ours, of another release, or cannot be used; and why.
         """
         await asyncio.to_thread(_try_out, path, metadata, version)
         database = cls(path)
@@ -124,10 +124,8 @@ def _try_out(path: Path, metadata: sa.MetaData, version: int) -> None:
             if there and there.isdisjoint(metadata.tables):
                 raise _not_ours(f"{path} is a database of something else", _begin_anew(path))
             [(known,)] = connection.execute("PRAGMA user_version")
-            if known > version:
-                detail = f"it has version {known}, this one knows {version}"
-                hint = "start the newer release, or restore a backup from before it"
-                raise _not_ours(f"{path} is of a newer release: {detail}", hint)
+            if there and known != version:
+                raise _of_another_release(path, known, version)
             connection.execute("BEGIN IMMEDIATE")
             connection.rollback()
     except sqlite3.Error as error:
@@ -136,6 +134,15 @@ def _try_out(path: Path, metadata: sa.MetaData, version: int) -> None:
 
 def _not_ours(detail: str, hint: str) -> Unavailable:
     return Unavailable(problem("dependency-unavailable", detail, hint=hint))
+
+
+def _of_another_release(path: Path, known: int, version: int) -> Unavailable:
+    detail = f"it has version {known}, this one knows {version}"
+    if known > version:
+        hint = "start the newer release, or restore a backup from before it"
+        return _not_ours(f"{path} is of a newer release: {detail}", hint)
+    hint = f"start the older release, or begin anew without it: mv {path} {path}.old"
+    return _not_ours(f"{path} is of an older release: {detail}", hint)
 
 
 def _begin_anew(path: Path) -> str:

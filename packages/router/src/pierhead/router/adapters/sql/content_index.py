@@ -91,7 +91,7 @@ class ContentIndex:
         """Open it, and make its tables when it is new.
 
         Raises:
-            Unavailable: it cannot be used, or a newer release wrote it.
+            Unavailable: it cannot be used, or another release wrote it.
         """
         return cls(await Database.open(path, METADATA, SCHEMA_VERSION))
 

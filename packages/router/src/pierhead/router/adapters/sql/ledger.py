@@ -100,7 +100,7 @@ class SqlStore:
         """Open the database, and make its tables when it is new.
 
         Raises:
-            Unavailable: it cannot be used, or a newer release wrote it.
+            Unavailable: it cannot be used, or another release wrote it.
         """
         return cls(await Database.open(path, METADATA, t.SCHEMA_VERSION))
 
