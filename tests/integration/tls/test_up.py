@@ -22,9 +22,10 @@ ADDRESS = usual_address() or "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Keyboard:
-    """Somebody at a machine."""
+    """Somebody at a machine; it may have a network of its own."""
 
     folder: Path
+    network: str | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -35,9 +36,13 @@ class Keyboard:
         }
         return {**{k: v for k, v in os.environ.items() if k != "PIERHEAD_URL"}, **mine}
 
+    def command(self, *words: str) -> list[str]:
+        there = [] if self.network is None else ["ip", "netns", "exec", self.network]
+        return [*there, str(BIN / "pierhead"), *words]
+
     def type(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [BIN / "pierhead", *words],
+            self.command(*words),
             env=self.environment,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
@@ -49,7 +54,7 @@ class Keyboard:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [BIN / "pierhead", *words],
+            self.command(*words),
             env=self.environment,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
@@ -279,3 +284,99 @@ def test_a_port_that_is_taken_is_an_error_with_a_hint(tmp_path: Path, port: int)
     assert up.returncode == 3
     assert f"error: cannot listen on 0.0.0.0:{number}: Address already in use" in up.stderr
     assert "hint: choose another: --port 7444" in up.stderr
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def mobile(tmp_path: Path) -> Iterator[Keyboard]:
+    """A machine with a network of its own, so that its address can be changed."""
+    name = f"phup{os.getpid()}"
+    ip("netns", "add", name)
+    machine = Keyboard(tmp_path, name)
+    try:
+        ip("-n", name, "link", "set", "lo", "up")
+        ip("-n", name, "link", "add", "wan0", "type", "bridge")
+        ip("-n", name, "link", "set", "wan0", "up")
+        ip("-n", name, "address", "add", "203.0.113.7/24", "dev", "wan0")
+        yield machine
+    finally:
+        machine.type("up", "--stop")
+        ip("netns", "delete", name)
+
+
+def registry_of(machine: Keyboard) -> str:
+    status = machine.type("status")
+    assert status.returncode == 0, status.stderr
+    return status.stdout.splitlines()[0].rpartition(" ")[2]
+
+
+def test_another_address_of_the_machine_is_in_force_after_the_next_up(mobile: Keyboard) -> None:
+    assert mobile.network is not None
+    first = mobile.type("up")
+    assert first.stdout == "https://203.0.113.7:7443\n", first.stderr
+    ip("-n", mobile.network, "address", "flush", "dev", "wan0")
+    ip("-n", mobile.network, "address", "add", "203.0.113.8/24", "dev", "wan0")
+
+    planned = mobile.type("up", "--plan")
+    before = registry_of(mobile)
+    second = mobile.type("up")
+    after = registry_of(mobile)
+    third = mobile.type("up")
+
+    assert "restart    the one that runs would be stopped" in planned.stderr
+    assert before == "203.0.113.7:7443"
+    assert second.stdout == "https://203.0.113.8:7443\n", second.stderr
+    assert "until now it was 203.0.113.7:7443" in second.stderr
+    assert after == "203.0.113.8:7443"
+    assert third.stdout == second.stdout
+    assert "runs at http://127.0.0.1:7443 already" in third.stderr
+
+
+def test_a_public_url_is_in_force_until_it_is_taken_back(mobile: Keyboard) -> None:
+    named = mobile.type("up", "--public-url", "https://nat.example.com")
+    assert named.stdout == "https://nat.example.com\n", named.stderr
+    assert registry_of(mobile) == "nat.example.com"
+
+    back = mobile.type("up", "--public-url", "")
+
+    assert back.stdout == "https://203.0.113.7:7443\n", back.stderr
+    assert registry_of(mobile) == "203.0.113.7:7443"
+    assert mobile.type("up").stdout == back.stdout
+
+
+def test_what_others_started_by_another_address_is_told_as_it_is(mobile: Keyboard) -> None:
+    serving = mobile.start("serve", "--public-url", "https://nat.example.com", "--no-here")
+    try:
+        wait_for(lambda: mobile.type("status").returncode == 0)
+        up = mobile.type("up")
+    finally:
+        serving.terminate()
+        serving.communicate(timeout=60)
+
+    assert up.returncode == 1
+    assert up.stdout == ""
+    told = "is reached by nat.example.com, not by 203.0.113.7:7443, and `pierhead up` did not start"
+    assert told in up.stderr
+    hint = f"hint: end it where it was started, or: kill {serving.pid}; then pierhead up again\n"
+    assert hint in up.stderr
+
+
+def test_an_address_of_ipv6_is_told_to_name_no_images(mobile: Keyboard) -> None:
+    assert mobile.network is not None
+    ip("-n", mobile.network, "address", "add", "fd00::7/64", "dev", "wan0", "nodad")
+
+    refused = mobile.type("up", "--public-url", "https://[fd00::7]:7443")
+    up = mobile.type("up", "--host", "fd00::7")
+
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "error: --public-url: docker, skopeo and FROM take no image name that begins with "
+        "[fd00::7]\n\nhint: say a name that leads to the machine: https://build.example.com\n"
+    )
+    assert up.stdout == "https://[fd00::7]:7443\n", up.stderr
+    assert "FROM take no name that begins with [fd00::7]:7443\n" in up.stderr
+    assert "pierhead up --public-url https://NAME:7443\n" in up.stderr
+    assert "docker --config" not in up.stderr

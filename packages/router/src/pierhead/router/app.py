@@ -21,7 +21,7 @@ from pierhead.router.attendance import until_unused
 from pierhead.router.compose import Router, open_router
 from pierhead.router.config import REGISTRY_SOCKET, Settings, memory_cap
 from pierhead.router.domain.credential import USE_STORED_EVERY
-from pierhead.router.domain.reach import Reach, proxy_networks, reach
+from pierhead.router.domain.reach import Reach, proxy_networks, reach, url_of_domain
 from pierhead.router.domain.retention import collects_after
 from pierhead.router.services.here import supervise
 from pierhead.router.services.sweep import EVERY
@@ -33,7 +33,6 @@ from pierhead.server.forwarded import SecureOnly
 from pierhead.server.log import configure, get_logger
 from pierhead.server.serve import Service, listen, serve
 
-HTTPS_PORT: Final = 443
 COLLECT_EVERY: Final = timedelta(hours=1)
 log = get_logger()
 
@@ -86,8 +85,7 @@ def _listen(settings: Settings) -> socket:
 def _public_url(settings: Settings) -> str | None:
     if settings.domain is None:
         return settings.public_url
-    port = settings.domain_port or settings.port
-    return f"https://{settings.domain}" + (f":{port}" if port != HTTPS_PORT else "")
+    return url_of_domain(settings.domain, settings.domain_port or settings.port)
 
 
 async def _run(
@@ -97,6 +95,9 @@ async def _run(
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(work) for work in _besides(router, settings, reached, away)]
         log.info("serve.ready", url=reached.url, data=str(settings.data))
+        if not reached.names_images:
+            hint = "give it a name: --public-url https://build.example.com"
+            log.warning("serve.names-no-images", url=reached.url, hint=hint)
         if settings.end_with_input:
             tasks.append(group.create_task(_stop_with_input(router, settings.data)))
         if settings.ready_fd is not None:

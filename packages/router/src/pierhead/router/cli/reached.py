@@ -2,9 +2,12 @@
 
 import socket
 
-from pierhead.protocol.cli.given import readable
+import typer
+
+from pierhead.protocol.cli.given import name_of, readable
+from pierhead.protocol.cli.speak import USAGE, fail
 from pierhead.router.domain.errors import Refused
-from pierhead.router.domain.reach import proxy_networks, public_name, reach
+from pierhead.router.domain.reach import check_public_url, proxy_networks, public_name
 
 
 def can_listen_on(host: str) -> None:
@@ -19,16 +22,20 @@ def can_listen_on(host: str) -> None:
 
 
 a_place = readable(can_listen_on, "an address of this machine", "0.0.0.0", OSError, UnicodeError)  # noqa: S104
-an_origin = readable(
-    lambda url: reach(host="127.0.0.1", port=1, usual_address=None, public_url=url),
-    "http(s)://NAME without a path, as a registry is at the root of a host",
-    "https://build.example.com",
-    Refused,
-)
-# An empty one takes the name back.
+# An empty one takes back what was said before.
 a_name = readable(
     lambda name: name and public_name(name), "a name of the DNS", "build.example.com", Refused
 )
 a_network = readable(
-    lambda text: proxy_networks((text,)), "a network or an address", "127.0.0.1", Refused
+    lambda text: text and proxy_networks((text,)), "a network or an address", "127.0.0.1", Refused
 )
+
+
+def an_origin(parameter: typer.CallbackParam, given: str | None) -> str | None:
+    """Let only an address through that names images as well; an empty one takes it back."""
+    try:
+        if given:
+            check_public_url(given)
+    except Refused as error:
+        raise fail(f"{name_of(parameter)}: {error}", error.hint, USAGE) from error
+    return given

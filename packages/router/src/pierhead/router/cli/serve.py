@@ -91,7 +91,7 @@ def command(
         host or usual,
         port,
         public_url=public_url,
-        behind_proxy=tuple(behind_proxy or ()),
+        behind_proxy=tuple(filter(None, behind_proxy or ())),
         domain=domain,
         domain_port=domain_port,
         acme=acme,

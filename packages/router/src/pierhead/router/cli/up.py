@@ -35,15 +35,10 @@ from pierhead.protocol.cli.speak import (
 )
 from pierhead.protocol.client.trust import fingerprints
 from pierhead.protocol.errors import PierheadError
+from pierhead.router.cli.chosen import Chosen, Said, choose
 from pierhead.router.cli.reached import a_name, a_network, a_place, an_origin, can_listen_on
 from pierhead.router.cli.serve import serve_arguments
-from pierhead.router.config import (
-    ALL_ADDRESSES,
-    DEFAULT_PORT,
-    LETS_ENCRYPT,
-    data_folder,
-    memory_cap,
-)
+from pierhead.router.config import DEFAULT_PORT, data_folder, memory_cap
 from pierhead.router.domain.errors import Refused
 from pierhead.router.domain.proxies import proxy_lines
 from pierhead.router.domain.reach import Reach, proxy_networks, reach
@@ -52,21 +47,8 @@ from pierhead.router.usable import holder_of, require_folders
 START_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = 5.0
 CERTIFICATE_SECONDS: Final = 30.0
-HTTPS_PORT: Final = 443
 WEB_PORTS: Final = (80, 443)
 _SILENT: Final = LastWords("the control plane did not come up", "")
-
-
-class Chosen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was said to `pierhead up`."""
-
-    port: int = DEFAULT_PORT
-    host: str = ALL_ADDRESSES
-    public_url: str | None = None
-    behind_proxy: tuple[str, ...] = ()
-    domain: str | None = None
-    domain_port: int = 443
-    acme: str = LETS_ENCRYPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +101,15 @@ def command(
     ] = None,
     public_url: Annotated[
         str | None,
-        typer.Option(help="How others reach it, if not by its own address", callback=an_origin),
+        typer.Option(
+            help="How others reach it, if not by its own address; '' takes it back",
+            callback=an_origin,
+        ),
     ] = None,
     domain: Annotated[
         str | None,
         typer.Option(
-            help="Public name that leads here; its certificate comes by ACME", callback=a_name
+            help="Public name that leads here, certified by ACME; '' takes it back", callback=a_name
         ),
     ] = None,
     acme: Annotated[
@@ -134,7 +119,7 @@ def command(
     behind_proxy: Annotated[
         list[str] | None,
         typer.Option(
-            help="A reverse proxy has the certificate; the network that it comes from",
+            help="Network of the reverse proxy that has the certificate; '' takes it back",
             callback=a_network,
         ),
     ] = None,
@@ -146,34 +131,29 @@ def command(
 
     data = data_folder()
     noted = _noted(data)
-    if behind_proxy and domain:
-        hint = f"behind a proxy, say --public-url https://{domain}"
-        raise fail("a certificate by ACME is for who answers the name itself", hint, USAGE)
-    named = {"port": port, "host": host, "public_url": public_url}
-    said: dict[str, object] = {key: value for key, value in named.items() if value is not None}
-    if behind_proxy:
-        # The certificate is the proxy's then, so no name has one here.
-        said |= {"behind_proxy": tuple(behind_proxy), "host": host or "127.0.0.1", "domain": None}
-    if domain is not None:
-        said |= _named(domain, acme, noted)
-    chosen = msgspec.structs.replace(noted, **said)
+    said = Said(
+        port=port,
+        host=host,
+        public_url=public_url,
+        domain=domain,
+        acme=acme,
+        behind_proxy=None if behind_proxy is None else tuple(filter(None, behind_proxy)),
+    )
+    try:
+        chosen = choose(noted, said)
+    except Refused as error:
+        raise fail(str(error), error.hint, USAGE) from error
+    if domain and domain != noted.domain:
+        chosen = msgspec.structs.replace(chosen, domain_port=_domain_port(domain, chosen.port))
     _require_address(chosen.host)
     machine = _Machine(data, chosen, _reach(chosen))
     if stop:
         return _stop(machine)
     if plan:
-        _tell_plan(machine, restarts=service.is_there(machine.service) and chosen != noted)
+        _tell_plan(machine, restarts=_would_restart(machine, noted))
         return OK
     with _one_at_a_time(data):
         return _keep(machine, _noted(data))
-
-
-def _named(domain: str, acme: str | None, noted: Chosen) -> dict[str, object]:
-    """Return what a public name changes; an empty one takes the name back."""
-    if not domain:
-        return {"domain": None}
-    named = {"domain": domain, "domain_port": _domain_port(domain, noted), "public_url": None}
-    return named | ({"acme": acme} if acme else {})
 
 
 @contextlib.contextmanager
@@ -192,11 +172,10 @@ def _keep(machine: _Machine, noted: Chosen) -> int:
     """Have it run as was chosen; `noted`: how it was started the last time."""
     ours = service.is_there(machine.service)
     answers = asyncio.run(_answers(machine.place))
-    if answers and not ours and not asyncio.run(_takes_our_token(machine.place)):
-        hint = f"end it where it was started, or take another: --port {machine.chosen.port + 1}"
-        text = f"{machine.place.url} is another control plane's, with a folder of its own"
-        raise fail(text, hint, UNAVAILABLE)
-    if answers and (machine.chosen == noted or not ours):
+    told = asyncio.run(_told_registry(machine.place)) if answers else None
+    if answers and not ours:
+        _require_the_same(machine, told)
+    if answers and (machine.chosen == noted or not ours) and not _is_elsewhere(machine, told):
         _tell_all(machine, f"a control plane runs at {machine.place.url} already")
         return OK
     if ours:
@@ -209,10 +188,33 @@ def _keep(machine: _Machine, noted: Chosen) -> int:
         hint = said.hint or machine.service.where_it_speaks
         _go_back(machine, noted, restart=ours)
         raise fail(said.error, hint, UNAVAILABLE)
+    if _is_elsewhere(machine, told):
+        tell(f"note       until now it was {told}: runners, logins and image names of then say so")
     own = machine.reached.own_tls and not machine.chosen.domain
     note_local(machine.place.url, machine.reached.url if own else None)
     _tell_all(machine, how)
     return OK
+
+
+def _is_elsewhere(machine: _Machine, told: str | None) -> bool:
+    """Say whether what runs is reached otherwise than is chosen; `told`: by what it says it is."""
+    return told is not None and told != machine.reached.registry
+
+
+def _require_the_same(machine: _Machine, told: str | None) -> None:
+    """Raise `CommandFailed` unless what runs, and was started by others, is what is wanted."""
+    if told is None:
+        hint = f"end it where it was started, or take another: --port {machine.chosen.port + 1}"
+        text = f"{machine.place.url} is another control plane's, with a folder of its own"
+        raise fail(text, hint, UNAVAILABLE)
+    if _is_elsewhere(machine, told):
+        text = (
+            f"the control plane that runs on {machine.data} is reached by {told}, "
+            f"not by {machine.reached.registry}, and `pierhead up` did not start it"
+        )
+        pid = holder_of(machine.data)
+        kill = f", or: kill {pid}" if pid is not None else ""
+        raise fail(text, f"end it where it was started{kill}; then pierhead up again", REFUSED)
 
 
 def _require_address(host: str) -> None:
@@ -242,21 +244,14 @@ def _reach(chosen: Chosen) -> Reach:
             host=chosen.host,
             port=chosen.port,
             usual_address=usual_address(),
-            public_url=_public_url(chosen),
+            public_url=chosen.told_url,
             behind_proxy=bool(proxy_networks(chosen.behind_proxy)),
         )
     except Refused as error:
         raise fail(str(error), error.hint, USAGE) from error
 
 
-def _public_url(chosen: Chosen) -> str | None:
-    if chosen.domain is None:
-        return chosen.public_url
-    port = chosen.domain_port or chosen.port
-    return f"https://{chosen.domain}" + (f":{port}" if port != HTTPS_PORT else "")
-
-
-def _domain_port(domain: str, noted: Chosen) -> int:
+def _domain_port(domain: str, own_port: int) -> int:
     """Return where a public name can be answered: 443, or else its own port, proven on 80.
 
     Raises:
@@ -264,13 +259,11 @@ def _domain_port(domain: str, noted: Chosen) -> int:
     """
     from pierhead.server.neighbours import listener_of, proxies_running  # noqa: PLC0415
 
-    if noted.domain == domain:
-        return noted.domain_port
     taken = {port: name for port in (443, 80) if (name := listener_of(port))}
     if len(taken) < 2:
         return 0 if 443 in taken else 443
     for proxy in proxies_running():
-        tell_text(proxy_lines(proxy, domain, noted.port))
+        tell_text(proxy_lines(proxy, domain, own_port))
         tell()
     hint = f"pierhead up --behind-proxy 127.0.0.1 --public-url https://{domain}"
     raise fail(f"80 and 443 are used by {taken[80]} and {taken[443]}", hint, REFUSED)
@@ -283,6 +276,14 @@ def _certificate(machine: _Machine) -> str:
     while not path.exists() and time.monotonic() < until:  # noqa: TID251
         time.sleep(0.2)
     return path.read_text().strip() if path.exists() else "asked for, not there yet"
+
+
+def _would_restart(machine: _Machine, noted: Chosen) -> bool:
+    if not service.is_there(machine.service):
+        return False
+    return machine.chosen != noted or _is_elsewhere(
+        machine, asyncio.run(_told_registry(machine.place))
+    )
 
 
 def _tell_plan(machine: _Machine, *, restarts: bool) -> None:
@@ -303,12 +304,26 @@ def _tell_all(machine: _Machine, how: str) -> None:
     tell(f"service    {how}; end it: pierhead up --stop")
     config = config_folder()
     tell(f"You are the owner. Token: {config / 'token'} (mode 0600)")
-    tell(f"registry   docker --config {config / 'docker'} pull {machine.reached.registry}/...")
-    if machine.reached.own_tls and not machine.chosen.domain:
-        folder = f"/etc/docker/certs.d/{machine.reached.registry}"
-        tell(f"           after: mkdir -p {folder} && cp {config / 'ca.crt'} {folder}/")
+    _tell_registry(machine, config)
     tell("next: pierhead add NAME --builds      let another machine build")
     give(machine.reached.url)
+
+
+def _tell_registry(machine: _Machine, config: Path) -> None:
+    reached = machine.reached
+    if not reached.names_images:
+        tell(f"registry   docker, skopeo and FROM take no name that begins with {reached.registry}")
+        tell(f"           a name that leads here: pierhead up --public-url {_by_name(reached)}")
+        return
+    tell(f"registry   docker --config {config / 'docker'} pull {reached.registry}/...")
+    if reached.own_tls and not machine.chosen.domain:
+        folder = f"/etc/docker/certs.d/{reached.registry}"
+        tell(f"           after: mkdir -p {folder} && cp {config / 'ca.crt'} {folder}/")
+
+
+def _by_name(reached: Reach) -> str:
+    scheme, port = reached.url.partition("://")[0], reached.url.rpartition(":")[2]
+    return f"{scheme}://NAME:{port}"
 
 
 def _tell_place(machine: _Machine) -> None:
@@ -403,14 +418,16 @@ def _comes_up(machine: _Machine) -> bool:
     return False
 
 
-async def _takes_our_token(place: Place) -> bool:
-    """Say whether the owner of this machine's folder is the owner there: somebody began it so."""
+async def _told_registry(place: Place) -> str | None:
+    """Return the host of references that a control plane names to its owner.
+
+    None: whoever owns this machine's folder is not the owner there, so somebody else began it.
+    """
     try:
         async with asyncio.timeout(ANSWER_SECONDS), place.client() as client:
-            await client.capabilities()
+            return (await client.capabilities()).registry
     except (PierheadError, TimeoutError):
-        return False
-    return True
+        return None
 
 
 async def _answers(place: Place) -> bool:

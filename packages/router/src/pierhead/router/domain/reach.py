@@ -22,6 +22,8 @@ _URL: Final = re.compile(
 )
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\Z")
 NAME_MAX: Final = 253
+PORT_MAX: Final = 65535
+HTTPS_PORT: Final = 443
 WILDCARDS: Final = {"0.0.0.0", "::"}  # noqa: S104 - compared with, not listened on
 
 
@@ -44,12 +46,17 @@ class Reach:
         """The `host:port` of join codes."""
         if _parts(self.url)["port"] is not None:
             return self.registry
-        return f"{self.registry}:{443 if self.url.startswith('https:') else 80}"
+        return f"{self.registry}:{HTTPS_PORT if self.url.startswith('https:') else 80}"
 
     @property
     def name(self) -> str:
         """The host name or address that certificates have to have."""
         return str(_parts(self.url)["host"]).strip("[]")
+
+    @property
+    def names_images(self) -> bool:
+        """Whether its address can stand at the beginning of an image's name: no IPv6 one can."""
+        return ":" not in self.name
 
 
 def reach(
@@ -66,11 +73,11 @@ def reach(
     `usual_address` is the machine's own towards elsewhere, if it has one.
 
     Raises:
-        InvalidRequest: the public URL is not one, or a proxy is there without one.
+        InvalidRequest: the public URL cannot be one, or a proxy is there without one.
     """
     alone = is_loopback(host)
     if public_url is not None:
-        _parts(public_url)
+        check_public_url(public_url)
     elif behind_proxy:
         hint = "add --public-url https://NAME, the address that the proxy answers"
         raise InvalidRequest("behind a proxy the control plane cannot know its address", hint=hint)
@@ -82,6 +89,36 @@ def reach(
     hosts = (host,) if alone or host in WILDCARDS else (host, "127.0.0.1")
     local = f"http://{bracketed(host if alone else '127.0.0.1')}:{port}"
     return Reach(url=(url or local).rstrip("/"), local=local, hosts=hosts, own_tls=own_tls)
+
+
+def check_public_url(url: str) -> None:
+    """Let an address pass by which others may reach a control plane, and name its images.
+
+    Raises:
+        InvalidRequest: it is none, or docker, skopeo and `FROM` would not find an image by it.
+    """
+    host, port = _parts(url)["host"], _parts(url)["port"]
+    hint = "say a name that leads to the machine: https://build.example.com"
+    if host.startswith("["):
+        detail = f"docker, skopeo and FROM take no image name that begins with {host}"
+        raise InvalidRequest(detail, hint=hint)
+    if not all(map(_LABEL.match, host.split("."))) or not 0 < int(port or HTTPS_PORT) <= PORT_MAX:
+        raise InvalidRequest(f"no host has the address {url[:80]}", hint=hint)
+    if port is None and _is_of_docker_io(host):
+        detail = f"docker, skopeo and FROM look for {host}/... at docker.io"
+        usual = HTTPS_PORT if url.startswith("https:") else 80
+        raise InvalidRequest(detail, hint=f"say its port as well: {url.rstrip('/')}:{usual}")
+
+
+def url_of_domain(domain: str, port: int) -> str:
+    """Return the address of a control plane that answers a public name at a port."""
+    may_lack_it = port == HTTPS_PORT and not _is_of_docker_io(domain)
+    return f"https://{domain}" + ("" if may_lack_it else f":{port}")
+
+
+def _is_of_docker_io(host: str) -> bool:
+    """Say whether an image's name that begins with a host alone is taken for docker.io's."""
+    return "." not in host and host != "localhost"
 
 
 def public_name(text: str) -> str:
