@@ -89,7 +89,9 @@ class Plane:
 
         await eventually(is_there, within=60, what=f"{name} is online")
 
-    def type(self, *words: str, config: str = "config") -> subprocess.CompletedProcess[str]:
+    def type(
+        self, *words: str, config: str = "config", within: float = 120
+    ) -> subprocess.CompletedProcess[str]:
         """Type a command: on its own machine, or on another one with a folder of its own."""
         own = {"PIERHEAD_CONFIG": str(self.folder / config)}
         here = {"PIERHEAD_URL": f"http://127.0.0.1:{self.port}"} if config == "config" else {}
@@ -99,7 +101,7 @@ class Plane:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=within,
             check=False,
         )
 
@@ -123,19 +125,21 @@ class Plane:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=120,
             check=False,
         )
 
 
 async def ready(plane: Plane) -> None:
-    for _ in range(200):
+    async def answers() -> bool:
+        assert plane.process.poll() is None, (plane.folder / "plane.log").read_text()
         with contextlib.suppress(PierheadError, OSError):
             async with plane.owner() as owner:
                 await owner.projects()
-                return
-        await asyncio.sleep(0.1)
-    raise AssertionError((plane.folder / "plane.log").read_text())
+                return True
+        return False
+
+    await eventually(answers, within=120, what=f"{plane.url} answers")
 
 
 @dataclass(slots=True)

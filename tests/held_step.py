@@ -1,0 +1,51 @@
+"""A step of a build that goes on until the test lets it end, however long all else takes."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+from tests.sight import said_of
+
+SHELL = "/bin/busybox"
+
+
+class HeldStep:
+    """Waits for a file in its own root, which the test puts there from outside."""
+
+    def __init__(self) -> None:
+        self._file = f"go-{uuid4().hex}"
+
+    @property
+    def words(self) -> list[str]:
+        """What the step runs, where there is a busybox; no other process has these words."""
+        script = f"until [ -e /{self._file} ]; do {SHELL} sleep 0.2; done"
+        return [SHELL, "sh", "-c", script]
+
+    @property
+    def is_running(self) -> bool:
+        """Say whether the step has begun, and not ended."""
+        return any(self._processes())
+
+    def let_go(self) -> None:
+        """Let it end."""
+        for pid in self._processes():
+            with contextlib.suppress(OSError):  # it has ended
+                Path(f"/proc/{pid}/root", self._file).touch()
+
+    def _processes(self) -> Iterator[int]:
+        mine = "\0".join(self.words)
+        for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+            if said_of(pid, "cmdline").rstrip("\0") == mine:
+                yield pid
+
+
+@contextlib.contextmanager
+def held_step() -> Iterator[HeldStep]:
+    """Make such a step; at the end nothing is held any more, whatever happened."""
+    step = HeldStep()
+    try:
+        yield step
+    finally:
+        step.let_go()
