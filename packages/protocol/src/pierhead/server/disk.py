@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -49,6 +50,10 @@ def _unusable(folder: Path, error: OSError, elsewhere: str) -> Problem:
     elif error.errno in _NO_FOLDER:
         below = f"a folder has to be there: {folder}" if there != folder else "no folder"
         detail = f"{there} is a file, and {below}"
+    elif error.errno == errno.EFBIG:
+        most = size(resource.getrlimit(resource.RLIMIT_FSIZE)[0])
+        detail = f"no file may become larger than {most} here, and {folder} needs more"
+        hint = "ulimit -f unlimited"
     elif error.errno in _FORBIDDEN:
         detail = f"{there} belongs to {user_name(there.stat().st_uid)}, and you may not write there"
         hint = f"be {user_name(there.stat().st_uid)}, or {hint}"

@@ -98,8 +98,13 @@ def load_joined(state: Path) -> Joined:
     except FileNotFoundError as error:
         detail = f"this machine has not joined a control plane ({state})"
         raise Unavailable(problem("dependency-unavailable", detail, hint=hint)) from error
+    except NotADirectoryError as error:
+        hint = "name a folder: PIERHEAD_RUNNER_STATE=DIR"
+        detail = f"{state} is no folder"
+        raise Unavailable(problem("dependency-unavailable", detail, hint=hint)) from error
     except (OSError, msgspec.DecodeError) as error:
-        detail = f"what this machine learned by joining cannot be read: {file}: {error}"
+        reason = getattr(error, "strerror", None) or error
+        detail = f"what this machine learned by joining cannot be read: {file}: {reason}"
         raise Unavailable(problem("dependency-unavailable", detail, hint=hint)) from error
 
 

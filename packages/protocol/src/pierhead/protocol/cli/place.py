@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from pierhead.protocol.cli.speak import UNAVAILABLE, fail
 from pierhead.protocol.client.address import INSECURE_HTTP, host_of
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.trust import trust_in
@@ -54,9 +55,22 @@ class Place:
 
 
 def config_folder() -> Path:
-    """Return where the command keeps what it was told."""
+    """Return where the command keeps what it was told.
+
+    Raises:
+        CommandFailed: no folder can be there.
+    """
     said = os.environ.get("PIERHEAD_CONFIG")
-    return Path(said) if said else Path.home() / ".config/pierhead"
+    folder = Path(said) if said else Path.home() / ".config/pierhead"
+    there = next(path for path in (folder, *folder.parents, Path("/")) if path.exists())
+    if not there.is_dir():
+        below = f"a folder has to be there: {folder}" if there != folder else "no folder"
+        what = "PIERHEAD_CONFIG: " if said else ""
+        hint = "name a folder: PIERHEAD_CONFIG=DIR" + (
+            ", or: unset PIERHEAD_CONFIG" if said else ""
+        )
+        raise fail(f"{what}{there} is a file, and {below}", hint, UNAVAILABLE)
+    return folder
 
 
 def find_place(url: str | None = None) -> Place:

@@ -119,19 +119,29 @@ def shown_line(line: str, *, colours: bool) -> str:
 
 def fail(text: str, hint: str, code: int = REFUSED) -> CommandFailed:
     """Say what is wrong and what to do, and return what to raise."""
-    if _as_json:
-        give_json(
-            Problem(
-                type="about:blank",
-                title=_TITLES[code],
-                status=_STATUS[code],
-                detail=text.strip(),
-                hint=hint,
-            )
+    if _as_json and _given(
+        Problem(
+            type="about:blank",
+            title=_TITLES[code],
+            status=_STATUS[code],
+            detail=text.strip(),
+            hint=hint,
         )
+    ):
         return CommandFailed(code)
     tell_text(f"error: {text.strip()}\n\nhint: {hint}")
     return CommandFailed(code)
+
+
+def _given(problem: Problem) -> bool:
+    """Write a problem as a result, if that can be written to still."""
+    try:
+        give_json(problem)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        return False
+    return True
 
 
 def fail_with(error: PierheadError) -> CommandFailed:

@@ -50,6 +50,9 @@ def check_wish(wish: Wish, *, detach: bool, platforms: Sequence[str] = ()) -> No
             folder = file.absolute().parent
             text = f"{_option_of(wish, file)} {file}: there is no folder {folder}"
             raise fail(text, f"mkdir -p {folder}", USAGE)
+        if file.is_dir():
+            text = f"{_option_of(wish, file)} {file}: that is a folder"
+            raise fail(text, f"name a file: {file / 'FILE'}", USAGE)
     if wish.load:
         from pierhead.router.cli.engine import engine  # noqa: PLC0415 - hardly ever wanted
 

@@ -34,6 +34,7 @@ from pierhead.protocol.result import Envelope
 from pierhead.router.cli.follow import Story, events, follow, proof_text
 from pierhead.router.cli.interrupt import attend, look_on
 from pierhead.router.cli.once import at_hand, control_plane
+from pierhead.router.cli.unwritten import saying_what_is_there
 
 T = TypeVar("T")
 SUBMIT_SECONDS: Final = 60.0
@@ -173,7 +174,8 @@ def watch(
             view = await client.build(build_id)
             shown = Story(view.project, quiet=progress == "quiet", raw=progress == "plain")
             story = follow(client, view.id, shown, as_json=as_json)
-            return await look_on(view.id, story, kept=place.lasts)
+            async with saying_what_is_there(client, view.id, lasts=place.lasts):
+                return await look_on(view.id, story, kept=place.lasts)
 
     return asyncio.run(run())
 
@@ -274,7 +276,8 @@ def rerun(
                 (give_json if as_json else lambda one: give(one.id))(view)
                 return OK
             story = follow(client, view.id, Story(view.project), as_json=as_json)
-            return await attend(client, view.id, story, may_detach=place.lasts)
+            async with saying_what_is_there(client, view.id, lasts=place.lasts):
+                return await attend(client, view.id, story, may_detach=place.lasts)
 
     return asyncio.run(run())
 

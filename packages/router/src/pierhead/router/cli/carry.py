@@ -19,6 +19,7 @@ from pierhead.router.cli.deliver import deliver
 from pierhead.router.cli.follow import Story, follow
 from pierhead.router.cli.interrupt import attend
 from pierhead.router.cli.once import control_plane
+from pierhead.router.cli.unwritten import saying_what_is_there
 
 SUBMIT_SECONDS: Final = 60.0
 
@@ -106,7 +107,8 @@ async def _follow(client: RouterClient, asked: Asked, view: BuildView, *, may_de
             await deliver(client, await client.build(view.id), asked.wish)
         return code
 
-    return await attend(client, view.id, to_the_end(), may_detach=may_detach)
+    async with saying_what_is_there(client, view.id, lasts=may_detach):
+        return await attend(client, view.id, to_the_end(), may_detach=may_detach)
 
 
 async def _tell_replaced(client: RouterClient, view: BuildView) -> None:

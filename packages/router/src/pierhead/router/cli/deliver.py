@@ -15,6 +15,7 @@ from pierhead.protocol.client.client import RouterClient
 from pierhead.router.cli.asked import Wish
 from pierhead.router.cli.engine import engine, run
 from pierhead.router.cli.image_file import Image, find_image, write_archive, write_files
+from pierhead.router.cli.unwritten import naming
 
 
 async def deliver(client: RouterClient, view: BuildView, wish: Wish) -> None:
@@ -25,14 +26,16 @@ async def deliver(client: RouterClient, view: BuildView, wish: Wish) -> None:
         # As docker has it: what names the image, which is its index when it is for several.
         several = len(view.result.platforms) > 1
         named = view.result.manifest_digest if several else view.result.config_digest
-        wish.id_file.write_text(named or "")
+        with opened(wish.id_file) as file:
+            file.write((named or "").encode())
     if not (wish.outputs or wish.load or wish.metadata_file):
         return
     image = await find_image(client, view.reference)
     if wish.metadata_file:
-        wish.metadata_file.write_text(json.dumps(_metadata(view, image, wish.names), indent=2))
+        with opened(wish.metadata_file) as file:
+            file.write(json.dumps(_metadata(view, image, wish.names), indent=2).encode())
     for output in wish.outputs:
-        with _opened(output.destination) as file:
+        with _destination(output.destination) as file:
             await _write(client, image, output.kind, file, wish)
         _told(wish, f"written   {output.destination}")
     if wish.load:
@@ -42,8 +45,9 @@ async def deliver(client: RouterClient, view: BuildView, wish: Wish) -> None:
 async def _load(client: RouterClient, image: Image, wish: Wish) -> None:
     name = engine()
     with tempfile.NamedTemporaryFile(prefix="pierhead-", suffix=".tar") as file:
-        await _write(client, image, "docker", file, wish)
-        file.flush()
+        with naming(tempfile.gettempdir()):
+            await _write(client, image, "docker", file, wish)
+            file.flush()
         loaded = run([name, "load", "-q", "-i", file.name])
     if loaded.returncode != 0:
         said = loaded.stderr.strip().splitlines()[-1:] or ["no reason given"]
@@ -70,19 +74,37 @@ async def _write(
 
 
 @contextlib.contextmanager
-def _opened(destination: str) -> Iterator[IO[bytes]]:
-    """Yield a file that appears under its name only when it is whole."""
-    if destination == "-":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    fresh = Path(f"{destination}.part")
-    try:
-        with fresh.open("wb") as file:
+def _destination(name: str) -> Iterator[IO[bytes]]:
+    if name != "-":
+        with opened(Path(name)) as file:
             yield file
-        os.replace(fresh, destination)
-    finally:
-        fresh.unlink(missing_ok=True)
+        return
+    yield sys.stdout.buffer
+    sys.stdout.buffer.flush()
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file that appears under its name only when it is whole, where a link leads.
+
+    What is there and is no file, like a device or a pipe, is written to as it is.
+
+    Raises:
+        OSError: it could not be written; named by the path that was said.
+    """
+    with naming(path):
+        there = path.resolve()
+        if there.exists() and not there.is_file():
+            with there.open("wb") as device:
+                yield device
+            return
+        fresh = there.with_name(f"{there.name}.part")
+        try:
+            with fresh.open("wb") as file:
+                yield file
+            os.replace(fresh, there)
+        finally:
+            fresh.unlink(missing_ok=True)
 
 
 def _metadata(view: BuildView, image: Image, names: Sequence[str]) -> dict[str, object]:

@@ -18,6 +18,7 @@ from pierhead.protocol.digest import RunningDigest, digest_of, same_digest
 from pierhead.protocol.errors import IntegrityError
 from pierhead.protocol.problem import problem
 from pierhead.router.cli.flatten import flatten, open_layer
+from pierhead.router.cli.unwritten import naming
 
 _OCI_LAYOUT: Final = b'{"imageLayoutVersion":"1.0.0"}'
 _OCI_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
@@ -109,9 +110,11 @@ async def _fetched(
             seen.update(data)
             if seen.size_bytes > part["size"]:
                 break
-            file.write(data)
+            with naming(tempfile.gettempdir()):
+                file.write(data)
         _check(seen.digest(), part["digest"])
-        file.seek(0)
+        with naming(tempfile.gettempdir()):
+            file.seek(0)  # which writes what is left
         yield file
 
 
