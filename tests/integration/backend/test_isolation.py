@@ -180,9 +180,8 @@ async def test_what_a_step_may_mount_can_be_mounted(bench: Bench) -> None:
     assert "\nend\n" in log
 
 
-async def test_what_buildah_sees_of_the_machine_cannot_be_changed(bench: Bench) -> None:
-    """Should a fault of buildah hand a step its root: there is nothing in it to be had."""
-    folder = bench.folder
+async def seen_by_buildah(folder: Path, script: str) -> str:
+    """Run a script where buildah runs, and return what it wrote."""
     (folder / "context").mkdir()
     store = Store.below(str(folder / "store"))
     for place in (store.root, store.run, store.runtime):
@@ -200,27 +199,58 @@ async def test_what_buildah_sees_of_the_machine_cannot_be_changed(bench: Bench) 
         temporary=folder / "tmp",
         word="x",
     )
-    cgroup = cgroups.open_cgroup("b_room.1", memory_bytes=None, cpu_weight=None)
-    network = networks.network_of("b_room.1")
+    name = f"b_room{os.getpid()}.1"  # others may run the same tests
+    cgroup = cgroups.open_cgroup(name, memory_bytes=None, cpu_weight=None)
+    network = networks.network_of(name)
     await networks.open_network(network)
+    try:
+        ended = await run(*isolation.enter(network.path, room, cgroup), "sh", "-c", script)
+    finally:
+        await networks.close_network(network)
+        await cgroup.remove()
+    return ended.output
+
+
+async def test_what_buildah_sees_of_the_machine_cannot_be_changed(tmp_path: Path) -> None:
+    """Should a fault of buildah hand a step its root: there is nothing in it to be had."""
     pattern = "/proc/sys/kernel/core_pattern"
-    tries = f"""
+    said = await seen_by_buildah(
+        tmp_path,
+        f"""
         v=$(cat {pattern}); echo "$v" > {pattern} && echo WROTE
         test -e /proc/sysrq-trigger && test -w /proc/sysrq-trigger && echo TRIGGER
         chmod 666 /dev/null && echo MODE
         head -c 1 /proc/kcore | grep -q . && echo MEMORY
-        ls {folder} /etc/ssl
+        ls {tmp_path} /etc/ssl
         echo x > /dev/null && test -e /etc/ssl/certs && echo end
-    """
-    try:
-        ended = await run(*isolation.enter(network.path, room, cgroup), "sh", "-c", tries)
-    finally:
-        await networks.close_network(network)
-        await cgroup.remove()
+        """,
+    )
 
-    words = ended.output.split()
-    assert not {"WROTE", "TRIGGER", "MODE", "MEMORY", "private"} & set(words), ended.output
+    words = said.split()
+    assert not {"WROTE", "TRIGGER", "MODE", "MEMORY", "private"} & set(words), said
     assert words[-1] == "end"
+
+
+@pytest.fixture
+def removed_just_now(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A setting that was on the list of what a build sees, and is not on the machine any more."""
+    gone, real = f"/etc/containers/certs-{os.getpid()}.d", isolation._settings
+    monkeypatch.setattr(isolation, "_settings", lambda: [*real(), gone])
+    return gone
+
+
+async def test_a_setting_of_the_machine_that_is_removed_just_now_is_not_there(
+    tmp_path: Path, removed_just_now: str
+) -> None:
+    looks = f"test -e /etc/containers/policy.json && ! test -e {removed_just_now} && echo end"
+
+    assert (await seen_by_buildah(tmp_path, looks)).split() == ["end"]
+
+
+async def test_a_setting_of_the_machine_that_is_removed_just_now_breaks_no_build(
+    bench: Bench, removed_just_now: str
+) -> None:
+    assert "\nwent on\n" in await bench.log_of("RUN echo went on\n")
 
 
 async def test_what_a_project_keeps_is_not_there_for_another(bench: Bench) -> None:

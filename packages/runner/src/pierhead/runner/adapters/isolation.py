@@ -104,7 +104,7 @@ class Room:
         """Return what is in it."""
         return [
             *(_system(place) for place in _SYSTEM if os.path.lexists(place)),
-            *(("ro", path, path) for path in _settings()),
+            *(("setting", path, path) for path in _settings()),
             *_registries(),
             *([("text", self.registries, str(_REGISTRIES / _LAST))] if self.registries else []),
             ("text", resolvers() or "", "/etc/resolv.conf"),
@@ -230,14 +230,25 @@ def _system(place: str) -> Entry:
 
 
 def _settings() -> Iterable[str]:
-    """Yield what a build sees of /etc; the folders of containers' settings can be written to."""
+    """Yield what a build sees of /etc; the folders of containers' settings can be written to.
+
+    Any of it may be removed before the build sees it: room.py then leaves it out.
+    """
     for name in _SETTINGS:
         if os.path.exists(f"/etc/{name}"):
             yield f"/etc/{name}"
     for folder in (_CONTAINERS, _REGISTRIES):
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        for path in _listed(folder):
             if path.name != _NETWORKS and path != _REGISTRIES:
                 yield str(path)
+
+
+def _listed(folder: Path) -> list[Path]:
+    """Return what is in a folder of settings; nothing when there is none."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
 
 
 def _of_proc(names: Iterable[str]) -> Iterable[str]:
@@ -246,8 +257,8 @@ def _of_proc(names: Iterable[str]) -> Iterable[str]:
 
 def _registries() -> Iterable[Entry]:
     """Let `FROM name` mean Docker Hub, as in docker, unless the settings here say otherwise."""
-    files = (_CONTAINERS / "registries.conf", *_REGISTRIES.glob("*.conf"))
-    if not any(_names_registries(file) for file in files):
+    more = (file for file in _listed(_REGISTRIES) if file.suffix == ".conf")
+    if not any(map(_names_registries, (_CONTAINERS / "registries.conf", *more))):
         yield ("text", _DOCKER_HUB, str(_REGISTRIES / "pierhead.conf"))
 
 

@@ -53,6 +53,8 @@ def enter(kind: str, source: str, target: str) -> None:
         os.chmod(target, 0o755 if kind == "program" else 0o644)
     elif kind == "secrets":
         keep_secrets(target)
+    elif kind == "setting":
+        show_setting(source, target)
     elif kind in ("proc", "sysfs", "tmpfs", "devpts"):
         os.makedirs(target, exist_ok=True)
         flags = RDONLY if kind == "sysfs" else 0
@@ -73,6 +75,15 @@ def keep_secrets(folder: str) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
+
+
+def show_setting(source: str, target: str) -> None:
+    """Show one of the machine's settings; whoever removes it just now removes it here, too."""
+    try:
+        bind(source, target, read_only=True)
+    except (FileNotFoundError, NotADirectoryError):
+        # What it would have been shown on: an empty file would say that there is nothing to it.
+        (os.rmdir if os.path.isdir(target) else os.unlink)(target)
 
 
 def bind(source: str, target: str, *, read_only: bool) -> None:
