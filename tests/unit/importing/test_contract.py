@@ -39,15 +39,20 @@ SLOW = "FROM scratch\nCOPY busybox /\nRUN sleep 30\n"
 
 
 class Paced(ScriptedExecutor):
-    """Builds of a slow Dockerfile take their time."""
+    """Builds of a slow Dockerfile take their time: all of them are to be ended before it is over.
 
-    slow_seconds = 0.5
+    `waited_for`: how the keys of those end whose time is waited for, because something is wrong.
+    """
+
+    waited_for: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         super().__init__(contract_script)
 
     async def start(self, request: BuildRequest, policy: BuildPolicy) -> ScriptedBuild:
-        self._seconds = self.slow_seconds if "slow" in str(request.context) else 0.0
+        brief = (request.key or "").endswith(self.waited_for)
+        slow_seconds = 0.5 if brief else 600.0
+        self._seconds = slow_seconds if "slow" in str(request.context) else 0.0
         return await super().start(request, policy)
 
 
@@ -127,7 +132,7 @@ class SwallowsTheCancel(Plain):
     async def build(self, request: BuildRequest, *, on_event: OnEvent | None = None) -> ImageInfo:
         await tell(on_event, Log(data=b"x", offset=0))
         with suppress(asyncio.CancelledError):
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(600 if (request.key or "").endswith("cancel") else 0)
         return await super().build(request, on_event=on_event)
 
 
@@ -189,6 +194,8 @@ async def test_a_wrong_builder_is_noticed(wrong: type[Plain], promise: str) -> N
 
 
 class ForgetsKeys(Paced):
+    waited_for = ("",)
+
     async def start(self, request: BuildRequest, policy: BuildPolicy) -> ScriptedBuild:
         return await super().start(replace(request, key=None), policy)
 
@@ -200,6 +207,8 @@ class BelievesKeys(Paced):
 
 
 class ForgetsGroups(Paced):
+    waited_for = ("old",)
+
     async def start(self, request: BuildRequest, policy: BuildPolicy) -> ScriptedBuild:
         return await super().start(replace(request, supersedes=None), policy)
 
@@ -244,6 +253,7 @@ class Odd(Paced):
 
 class DoesNotStop(Odd):
     kind = Stubborn
+    waited_for = ("",)
 
 
 class ProvesNothing(Odd):
@@ -284,7 +294,7 @@ async def test_a_builder_that_cancels_what_was_detached_is_noticed() -> None:
 
     class SlowToDetach(ScriptedExecutor):
         async def start(self, request: BuildRequest, policy: BuildPolicy) -> ScriptedBuild:
-            self._seconds = 0.3 if request.key and request.key.endswith("detach") else 0.0
+            self._seconds = 600.0 if request.key and request.key.endswith("detach") else 0.0
             return await super().start(request, policy)
 
     with pytest.raises(ContractBroken, match="detached build goes on"):

@@ -49,7 +49,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(25):
         while not true():  # noqa: ASYNC110 - the fakes do not know what is waited for
             await asyncio.sleep(0)
 

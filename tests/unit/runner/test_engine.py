@@ -339,9 +339,11 @@ async def test_a_machine_that_did_not_isolate_is_looked_at_again_ever_more_rarel
         stage.control.say(Acquired())
     looked = stage.engine._look_wait
     open_one.isolation = "full"
-    await asyncio.sleep(0.1)
-    stage.control.say(Acquired())
-    await until(lambda: len(stage.control.able) == 2)
+    while len(stage.control.able) < 2:  # it looks after an answer, if the time has come
+        await asyncio.sleep(0.03)
+        asked = len(stage.control.asked)
+        stage.control.say(Acquired())
+        await until(lambda before=asked: len(stage.control.asked) > before)  # type: ignore[misc]
     await stage.end()
 
     assert looked > 0.02

@@ -207,7 +207,6 @@ def test_a_program_for_another_kind_of_machine_is_known_by_its_header(
         capture_output=True,
         text=True,
         check=True,
-        timeout=20,
     )
 
     assert told.stdout.strip() == str(foreign)

@@ -15,6 +15,11 @@ class Heard:
     def __init__(self) -> None:
         self.said: list[str] = []
 
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(25):
+            while len(self.said) < count:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.001)
+
     def drain(self) -> None:
         self.said.append("drain")
 
@@ -39,9 +44,11 @@ async def test_builds_are_given_back_in_time(
     heard, loop = Heard(), asyncio.get_running_loop()
     app._obey_signals(cast("Engine", heard), within)
     try:
-        for _ in range(signals):
+        for number in range(1, signals + 1):
             os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.sleep(0.05)
+            await heard.until(number)
+        await heard.until(len(said))
+        await asyncio.sleep(0.05)  # and nothing more comes
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

@@ -285,7 +285,7 @@ async def test_whoever_goes_on_at_the_end_takes_over_from_a_sender_that_hangs(
     cut = asyncio.create_task(store.append(upload, 0, dead(), 10 * blobs.PIECE_BYTES))
     await hangs.wait()
     end = 2 * blobs.PIECE_BYTES
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(25):
         while await store.offset(upload) < end:  # noqa: ASYNC110 - a thread writes it
             await asyncio.sleep(0.001)
     with pytest.raises(Refused):  # whoever does not, is no successor

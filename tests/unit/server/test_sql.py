@@ -51,11 +51,11 @@ async def test_a_caller_that_gave_up_does_not_end_the_writer(database: Database)
 
     def slow(sql: sa.Connection) -> None:
         running.set()
-        assert go_on.wait(10)
+        assert go_on.wait(25)
         sql.execute(add(1))
 
     caller = asyncio.create_task(database.write(slow))
-    await asyncio.to_thread(running.wait, 10)
+    await asyncio.to_thread(running.wait, 25)
     waiting = asyncio.create_task(database.write(lambda sql: sql.execute(add(2)).close()))
     await asyncio.sleep(0)
     caller.cancel()
@@ -64,7 +64,7 @@ async def test_a_caller_that_gave_up_does_not_end_the_writer(database: Database)
         await caller
     go_on.set()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(25):
         await database.write(lambda sql: sql.execute(add(3)).close())
     # The one that ran is stored, the one that was never begun is not.
     assert await database.read(rows) == [1, 3]
@@ -81,7 +81,7 @@ async def test_close_finishes_what_waits(tmp_path: Path) -> None:
 
     await database.close()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(25):
         await asyncio.gather(*writes)
     again = Database(tmp_path / "test.db")
     assert await again.read(rows) == list(range(300))
@@ -93,11 +93,11 @@ async def test_what_comes_in_while_others_run_shares_their_commit(database: Data
 
     def slow(sql: sa.Connection) -> sa.RootTransaction | None:
         running.set()
-        assert go_on.wait(10)
+        assert go_on.wait(25)
         return sql.get_transaction()
 
     first = asyncio.create_task(database.write(slow))
-    await asyncio.to_thread(running.wait, 10)
+    await asyncio.to_thread(running.wait, 25)
     second = asyncio.create_task(database.write(lambda sql: sql.get_transaction()))
     await asyncio.sleep(0)
     go_on.set()
@@ -113,13 +113,13 @@ async def test_a_full_disk_undoes_what_shares_the_commit_and_is_told_to_all_of_i
 
     def hold(sql: sa.Connection) -> None:
         blocked.set()
-        assert go_on.wait(10)
+        assert go_on.wait(25)
 
     def fill(sql: sa.Connection) -> None:
         sql.exec_driver_sql("INSERT INTO t VALUES (zeroblob(1000000))")
 
     holder = asyncio.create_task(database.write(hold))
-    await asyncio.to_thread(blocked.wait, 10)
+    await asyncio.to_thread(blocked.wait, 25)
     group = [
         asyncio.create_task(database.write(one))
         for one in (

@@ -42,8 +42,9 @@ CMD ["/hello"]
 MISSING: Final = "nothing-of-this-name"
 BAD: Final = f"FROM scratch\nCOPY {MISSING} /\n"
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}\Z")
-# A cancelled task may take 5 s to tell the control plane; a slow machine some more to notice.
-_CANCEL_SECONDS: Final = 15.0
+# A cancelled task may take 5 s to tell the control plane; a slow machine some more to notice. Less
+# than a slow build takes, or its end would be taken for that of the task.
+_CANCEL_SECONDS: Final = 25.0
 _FIRST_EVENT_SECONDS: Final = 30.0
 
 
