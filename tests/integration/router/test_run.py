@@ -15,6 +15,7 @@ import pytest
 import zstandard
 
 from pierhead.protocol.build import Event, Finished, Log, Queued, Started
+from pierhead.protocol.client import tarred
 from pierhead.protocol.client.tarred import pack_tar
 from pierhead.protocol.errors import Invalid
 from pierhead.protocol.lease import Grant
@@ -224,4 +225,18 @@ def test_a_tar_that_cannot_be_a_tree_is_refused(names: list[tuple[str, str | Non
                 member.type, member.linkname = tarfile.LNKTYPE, target
             tar.addfile(member)
     with pytest.raises(Invalid):
+        pack_tar(io.BytesIO(packed.getvalue()))
+
+
+def test_an_ignore_file_that_is_too_much_for_the_names_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tarred, "LOOKS_MAX", 6)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name, data in ((".dockerignore", b"a\nb\nc\n"), ("d", b""), ("e", b"")):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    with pytest.raises(Invalid, match="3 patterns of its ignore file are too many for 3 names"):
         pack_tar(io.BytesIO(packed.getvalue()))

@@ -1,10 +1,13 @@
 """A context is left with the same files by us as by BuildKit."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pierhead.protocol.ignore import Ignore, parse_ignore
+from pierhead.protocol.ignore import PATTERNS_MAX, Ignore, parse_ignore
+from pierhead.protocol.wildcard import pieces_of, to_regex
 
 # What patternmatcher's own table says of a pattern and a path.
 ONE_PATTERN = [
@@ -128,6 +131,55 @@ def test_what_fits_a_pattern_ends_as_it_does(pieces: list[str], path: str) -> No
     """So a look at the end of a path is enough for most."""
     ignore = parse_ignore(["".join(pieces)])
     assert ignore.look(path)[0] is any(one.regex.match(path) for one in ignore.patterns)
+
+
+OF_NO_LENGTH = ["*", "**", "/", "?", "a", "b", "[ab]", "[^a]", "**/", "/**/", "*"]
+
+
+@given(
+    st.lists(st.sampled_from(OF_NO_LENGTH), min_size=1, max_size=9),
+    st.text(alphabet="ab/", max_size=9),
+)
+def test_what_is_never_tried_twice_fits_the_same(pieces: list[str], path: str) -> None:
+    text = "".join(pieces)
+    try:
+        ours = to_regex(text)
+    except re.error as error:
+        assert "too many" in str(error)  # noqa: PT017 - no pattern of these is wrong otherwise
+        return
+    theirs = "".join(pieces_of(text)) + r"\Z"
+    if not (text.startswith("**") and {*text[2:]}.isdisjoint("*?[/")):  # those end in anything
+        assert bool(re.match(ours, path, re.S)) is bool(re.match(theirs, path, re.S))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("*a" * 30 + "*b", "a" * 250 + "/b"),
+        ("*a" * 30 + "b", "a" * 250 + "b/b"),
+        ("**/a/" * 30 + "c", "a/" * 200 + "b/c"),
+        ("**/*a*a*a*a*a*a*a/*b", ("a" * 250 + "/") * 15 + "c/b/b"),
+        ("**a*a*a*a*a*a", ("a" * 250 + "/") * 15 + "x"),
+        ("*[^b]" * 5 + "*b*c", ("a" * 250 + "/") * 10 + "bbc/c"),
+        ("a**" * 5 + "b*c", ("a" * 250 + "/") * 10 + "c"),
+        ("*?" * 60 + "b", "a" * 250 + "/b"),
+    ],
+)
+def test_no_pattern_holds_up_whoever_looks(pattern: str, path: str) -> None:
+    """Each of these would take years, if what fitted were tried in every other way."""
+    assert parse_ignore([pattern]).look(path)[0] is False
+
+
+@pytest.mark.parametrize("pattern", ["a**b**c**d**e**f**g", "*" + "[^a]*" * 6, "x" * 4097])
+def test_what_no_real_file_has_is_refused_with_its_line(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"line 2: .* is not a pattern: (too many|it is longer)"):
+        parse_ignore(["fine", pattern])
+
+
+def test_a_file_has_an_end() -> None:
+    assert len(parse_ignore(["x"] * PATTERNS_MAX).patterns) == PATTERNS_MAX
+    with pytest.raises(ValueError, match="more than 5000 patterns"):
+        parse_ignore(["x"] * (PATTERNS_MAX + 1))
 
 
 PIECES = st.sampled_from(["a", "b", "*", "**", "?", "/", "[ab]"])

@@ -7,13 +7,16 @@ that could not change the answer for a folder is not tried there, and so not inh
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
+
+from pierhead.protocol.wildcard import to_regex
 
 _SPECIAL: Final = re.compile(r"[*?\[\\]")
 _SPECIAL_OR_CLOSED: Final = re.compile(r"[*?\[\]\\]")
-_ONE: Final = r"(?:\\.|[^\\\]\-])"
-_BRACKET: Final = re.compile(rf"\[(\^?+)((?:{_ONE}(?:-{_ONE})?)+)\]", re.DOTALL)
-_IN_BRACKET: Final = re.compile(r"\\(.)|(-)|(.)", re.DOTALL)
+# A line costs time for every path, and comes from anybody.
+PATTERNS_MAX: Final = 5000
+PATTERN_LENGTH_MAX: Final = 4096  # characters, as of a path
 
 
 class Pattern(NamedTuple):
@@ -86,9 +89,12 @@ def parse_ignore(lines: Iterable[str]) -> Ignore:
     """Return the patterns of a `.dockerignore`.
 
     Raises:
-        ValueError: a line is not a pattern.
+        ValueError: a line is not a pattern, or there are too many.
     """
-    return Ignore([*_patterns(lines)])
+    patterns = [*islice(_patterns(lines), PATTERNS_MAX + 1)]
+    if len(patterns) > PATTERNS_MAX:
+        raise ValueError(f"there are more than {PATTERNS_MAX} patterns")
+    return Ignore(patterns)
 
 
 def _patterns(lines: Iterable[str]) -> Iterator[Pattern]:
@@ -101,10 +107,13 @@ def _patterns(lines: Iterable[str]) -> Iterator[Pattern]:
         try:
             if keeps and not given:
                 raise re.error("nothing follows `!`")
+            if len(text) > PATTERN_LENGTH_MAX:
+                raise re.error(f"it is longer than {PATTERN_LENGTH_MAX} characters")
             if text:
-                yield Pattern(text, keeps, re.compile(_regex(text), re.DOTALL))
+                yield Pattern(text, keeps, re.compile(to_regex(text), re.DOTALL))
         except re.error as error:
-            raise ValueError(f"line {number}: {line!r} is not a pattern: {error}") from error
+            shown = repr(line[:100])
+            raise ValueError(f"line {number}: {shown} is not a pattern: {error}") from error
 
 
 def _clean(text: str) -> str:
@@ -118,44 +127,3 @@ def _clean(text: str) -> str:
         else:
             del parts[-1:]
     return "/".join(parts)
-
-
-def _regex(text: str) -> str:
-    """Translate one pattern, as patternmatcher's `compile` does."""
-    if text.startswith("**") and not _SPECIAL.search(text, 2) and text[2:3] != "/":
-        return ".*" + re.escape(text[2:]) + r"\Z"  # `**name` is any path that ends so
-    out, at = "", 0
-    while at < len(text):
-        piece, at = _next(text, at)
-        out += piece
-    return out + r"\Z"
-
-
-def _next(text: str, at: int) -> tuple[str, int]:
-    """Translate what begins at an index; return it and where the rest begins."""
-    if text.startswith("**", at):
-        end = at + 3 if text.startswith("/", at + 2) else at + 2
-        return ("(?:.*/)?" if end < len(text) else ".*"), end
-    match text[at]:
-        case "*":
-            return "[^/]*", at + 1
-        case "?":
-            return "[^/]", at + 1
-        case "\\" if at + 1 == len(text):
-            raise re.error("nothing follows the backslash")
-        case "\\":
-            return re.escape(text[at + 1]), at + 2
-        case "[":
-            return _bracket(text, at)
-        case plain:
-            return re.escape(plain), at + 1
-
-
-def _bracket(text: str, at: int) -> tuple[str, int]:
-    found = _BRACKET.match(text, at)
-    if found is None:
-        raise re.error("a bracket is empty or not closed")
-    inner = _IN_BRACKET.sub(
-        lambda one: one[2] or re.escape(one[1] or one[3]).replace("&", r"\&"), found[2]
-    )
-    return f"[{found[1]}{inner}]", found.end()

@@ -7,7 +7,7 @@ a name counts, as for whoever unpacks it. Its ignore file is applied as a folder
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from pierhead.protocol.archive import ArchiveError, Kind, Member, Reader
 from pierhead.protocol.client.pack import Packed, Source, ignore_from
@@ -17,6 +17,10 @@ from pierhead.protocol.ignore import Ignore, kept_by_builders, parse_ignore
 from pierhead.protocol.plan import CONTEXT_BYTES_MAX, CONTEXT_FILES_MAX
 from pierhead.protocol.problem import problem
 from pierhead.protocol.tree import CHUNK_BYTES, Entry, order, pages_of
+
+# So many patterns times so many names are looked at: a tar, and the ignore file in it, may be
+# anybody's, who does not pay for the time.
+LOOKS_MAX: Final = 50_000_000
 
 
 def pack_tar(file: BinaryIO, *, dockerfile: str = "Dockerfile") -> Packed:
@@ -28,7 +32,9 @@ def pack_tar(file: BinaryIO, *, dockerfile: str = "Dockerfile") -> Packed:
     tar = _Tar(file)
     try:
         tar.read()
-        entries = [*_kept(tar.in_order(), _ignore(tar, dockerfile), dockerfile)]
+        ignore = _ignore(tar, dockerfile)
+        _require_few(len(ignore.patterns), len(tar.entries))
+        entries = [*_kept(tar.in_order(), ignore, dockerfile)]
     except ArchiveError as error:
         hint = "send a tar of files, folders and links: tar c . | ..."
         raise Invalid(problem("invalid-document", f"the context: {error}", hint=hint)) from error
@@ -126,6 +132,13 @@ def _ignore(tar: _Tar, dockerfile: str) -> Ignore:
             data = b"".join(tar.content(tar.sources[digest]) for digest, _ in entry.chunks())
             return ignore_from(name, data)
     return parse_ignore(())
+
+
+def _require_few(patterns: int, names: int) -> None:
+    if patterns * names > LOOKS_MAX:
+        detail = f"{patterns} patterns of its ignore file are too many for {names} names"
+        hint = "leave out of the tar what they are to leave out"
+        raise Invalid(problem("context-too-large", detail, hint=hint))
 
 
 def _kept(entries: Iterable[Entry], ignore: Ignore, dockerfile: str) -> Iterator[Entry]:
