@@ -135,7 +135,11 @@ def _children(pid: int) -> list[int]:
 
 def _remove_cgroup(name: str) -> None:
     """Remove the cgroup below which our daemon made its own, in every hierarchy."""
-    for top in Path("/sys/fs/cgroup").glob(f"**/{name}"):
-        for folder, _, _ in os.walk(top, topdown=False):
+    # Other cgroups come and go meanwhile: `os.walk` passes over them, `Path.glob` fails.
+    for place, folders, _ in os.walk("/sys/fs/cgroup"):
+        if name not in folders:
+            continue
+        folders.remove(name)
+        for folder, _, _ in os.walk(Path(place, name), topdown=False):
             with contextlib.suppress(OSError):  # still in use: by whom, its owner will say
                 os.rmdir(folder)

@@ -44,6 +44,8 @@ CMD ["/bin/busybox", "cat", "/greeting"]
 """
 USUAL = Plan()
 STOP_SECONDS = 20.0
+# Longer than anything takes that goes well, on a machine that does much else.
+PATIENCE_SECONDS = 120.0
 POLL_SECONDS = 0.02
 NOTE = "isolates.json"
 
@@ -115,14 +117,16 @@ class Service:
         assert self.process is not None
         return self.process.pid
 
-    async def stop(self, number: signal.Signals = signal.SIGTERM) -> int | None:
-        """Send a signal, wait for the end, and return the exit code."""
+    async def stop(
+        self, number: signal.Signals = signal.SIGTERM, *, within: float = STOP_SECONDS
+    ) -> int | None:
+        """Send a signal, wait for the end, and return the exit code; what goes on is killed."""
         process, self.process = self.process, None
         if process is None:
             return None
         process.send_signal(number)
         try:
-            return await asyncio.to_thread(process.wait, STOP_SECONDS)
+            return await asyncio.to_thread(process.wait, within)
         except subprocess.TimeoutExpired:  # a runner that ends its builds first
             self.killed = True
             process.kill()
@@ -225,7 +229,7 @@ class Stage:
                     return True
             return False
 
-        await eventually(answers, within=60, what=f"{self.url} answers")
+        await eventually(answers, within=PATIENCE_SECONDS, what=f"{self.url} answers")
         # As `pierhead up` notes it, for whoever names no control plane.
         (self.folder / "config" / "local.json").write_text(json.dumps({"url": self.url}))
 
@@ -247,7 +251,8 @@ class Stage:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
                 return end.connect_ex(str(self.folder / "data" / "registry.sock")) == 0
 
-        await eventually(listens, within=60, what="the registry's process listens")
+        what = "the registry's process listens"
+        await eventually(listens, within=PATIENCE_SECONDS, what=what)
 
     async def join(self, name: str, *options: str, port: int | None = None) -> Service:
         """Let a runner join, and start it; `port` is what it takes for the control plane's."""
@@ -271,7 +276,7 @@ class Stage:
                 runners = (await owner.capabilities()).runners
             return any(runner.name == name and runner.online for runner in runners)
 
-        await eventually(online, within=60, what=f"runner {name} is online")
+        await eventually(online, within=PATIENCE_SECONDS, what=f"runner {name} is online")
         Seen.keep(state)
         return service
 
@@ -284,7 +289,7 @@ class Stage:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=2 * PATIENCE_SECONDS,
         )
 
     def logs(self) -> str:
@@ -334,7 +339,9 @@ async def submit(
     raise AssertionError("retrying ends by returning or raising")
 
 
-async def finished(client: RouterClient, build_id: str, *, within: float = 60) -> BuildView:
+async def finished(
+    client: RouterClient, build_id: str, *, within: float = PATIENCE_SECONDS
+) -> BuildView:
     """Wait for the end of a build, over restarts of the control plane."""
 
     async def ended() -> BuildView | None:
