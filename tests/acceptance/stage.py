@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -254,8 +254,13 @@ class Stage:
         what = "the registry's process listens"
         await eventually(listens, within=PATIENCE_SECONDS, what=what)
 
-    async def join(self, name: str, *options: str, port: int | None = None) -> Service:
-        """Let a runner join, and start it; `port` is what it takes for the control plane's."""
+    async def join(
+        self, name: str, *options: str, port: int | None = None, inside: Sequence[str] = ()
+    ) -> Service:
+        """Let a runner join, and start it; `port` is what it takes for the control plane's.
+
+        `inside` is a command that runs the one that follows it.
+        """
         state = self.folder / name
         own = {"PIERHEAD_RUNNER_STATE": str(state), "PIERHEAD_CONFIG": str(state / "config")}
         environment = {**self.environment, **own}
@@ -266,7 +271,7 @@ class Stage:
         joined = await asyncio.to_thread(self.run, "join", "--no-service", *options, code, **own)
         assert joined.returncode == 0, joined.stderr
         Seen.lend(state)
-        command = [str(BIN / "pierhead"), "runner", "start"]
+        command = [*inside, str(BIN / "pierhead"), "runner", "start"]
         service = Service(command, environment, self.folder / f"{name}.log", state)
         self.services.append(service)
         service.start()

@@ -102,6 +102,7 @@ class RealYard(Yard):
 
     def unable(self, monkeypatch: pytest.MonkeyPatch) -> Backend:
         monkeypatch.setitem(process.ENVIRONMENT, "PATH", str(self._bench.folder))
+        (self._bench.folder / "other").mkdir()
         return BuildahBackend(self._bench.folder / "other", slots=2, memory_bytes=None)
 
 

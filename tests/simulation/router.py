@@ -106,6 +106,7 @@ class Router:
             steps=Steps(store=store, lifecycle=lifecycle, logs=logs, clock=clock),
             vault=vault,
             lifecycle=lifecycle,
+            waiting=WaitingPolicy(),
             bells=bells,
             logs=logs,
             clock=clock,

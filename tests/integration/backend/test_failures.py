@@ -14,6 +14,7 @@ from pierhead.protocol.result import Failure
 from pierhead.runner.adapters import cgroup as cgroups
 from pierhead.runner.adapters import isolation
 from pierhead.runner.adapters.process import ENVIRONMENT
+from pierhead.runner.adapters.trial import Trial
 from pierhead.runner.ports import Broken, BuilderLostError, Built
 from tests.integration.backend.conftest import Attempt, Bench
 from tests.ports import free_port
@@ -154,6 +155,7 @@ async def test_a_step_that_fills_the_runners_disk(disk_of_48m: Path, isolates: P
 
     assert (failure.cause, failure.message) == ("disk-full", "the runner's disk is full")
     assert f" of 50.3 MB were free at {disk_of_48m}" in (failure.detail or "")
+    assert failure.fault == "runner"  # no build can do with so little
 
 
 async def test_what_did_not_begin_is_cleared_away_without_a_byte_of_disk(
@@ -270,7 +272,7 @@ async def registries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[int, int]]:
     """Give the ports of two registries, of which the second wants a password."""
-    monkeypatch.setattr(isolation, "missing_programs", lambda: ["this machine's loopback counts"])
+    monkeypatch.setattr(Trial, "_missing", lambda _: ["this machine's loopback counts"])
     (tmp_path / "passwords").write_text("")
     ports = free_port(), free_port()
     settings = "".join(
@@ -357,6 +359,44 @@ async def test_a_builder_that_is_killed_says_nothing_about_the_build(
     with pytest.raises(BuilderLostError):
         await building
     assert (await attempt.stop()).clean
+
+
+@pytest.mark.parametrize(
+    "runc",
+    [
+        "/no/runc",
+        "/etc/passwd",  # no program
+        "sh -c 'echo what is this; exit 1'",
+    ],
+)
+async def test_a_runtime_that_cannot_be_run_says_nothing_about_the_build(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, runc: str
+) -> None:
+    broken = isolation._RUNTIME.replace("exec runc --log", f"exec {runc} --log")
+    monkeypatch.setattr(
+        isolation, "_RUNTIME", text.replace("exec runc --log", f"exec {runc} --log")
+    )
+    attempt = bench.attempt("RUN echo never\n")
+
+    with pytest.raises(BuilderLostError, match="the runtime of steps, runc, cannot be run"):
+        await attempt.run()
+
+    assert (await attempt.stop()).clean
+    assert attempt.backend.lack() is not None  # it is looked at before anything else is built
+    await attempt.backend.probe()
+    assert attempt.backend.lack() is None
+
+
+async def test_a_step_that_the_runtime_refuses_may_be_told_so_by_another_machine(
+    bench: Bench,
+) -> None:
+    plan = Plan(ulimits=("nofile=4294967296:4294967296",))
+
+    failure = await failure_of(bench.attempt("RUN true\n", plan=plan))
+
+    assert (failure.cause, failure.fault) == ("command", "either")
+    assert failure.message == "the step could not be started"
+    assert "rlimit" in (failure.detail or ""), failure
 
 
 def buildahs_of(attempt: Attempt) -> list[int]:

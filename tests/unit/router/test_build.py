@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from pierhead.protocol.lease import ReleaseReason
+from pierhead.protocol.result import Fault
 from pierhead.router.domain import build as b
 from pierhead.router.domain.errors import BuildFinished, LeaseLost, Refused, TokenSpent
 
@@ -128,6 +129,42 @@ def test_a_build_that_breaks_its_runners_is_given_up_and_one_that_moves_on_is_no
 
     assert states == ["queued", "queued", "queued", "queued", "failed"]
     assert list(effects) == [b.Finished(b.State.FAILED, "runner")]
+
+
+@pytest.mark.parametrize(
+    ("fault", "broken", "others", "left"),
+    [
+        ("build", 0, True, False),
+        ("either", 0, True, True),
+        ("either", 1, True, False),  # a second machine says the same
+        ("either", 0, False, False),
+        ("runner", 0, True, True),
+        ("runner", POLICY.broken_max - 2, True, True),
+        ("runner", POLICY.broken_max - 1, True, False),  # it would be given up without its words
+        ("runner", 0, False, False),
+    ],
+)
+def test_a_failure_that_is_its_runners_is_left_to_others_as_long_as_there_are_any(
+    fault: Fault, broken: int, others: bool, left: bool
+) -> None:
+    build = replace(BUILDS["leased"], fence=4, lease=lease(4), broken_on=("r",) * broken)
+
+    assert b.is_left(build, 4, fault, others=others, policy=POLICY) is left
+    worn = replace(build, fence=POLICY.grants_max, lease=lease(POLICY.grants_max))
+    assert not b.is_left(worn, worn.fence, fault, others=True, policy=POLICY)
+    cancelled = replace(build, cancel=b.CancelWish(by="the owner", reason=""))
+    assert not b.is_left(cancelled, 4, fault, others=True, policy=POLICY)
+    with pytest.raises(LeaseLost):
+        b.is_left(build, 3, fault, others=others, policy=POLICY)
+
+
+def test_what_a_runner_says_of_itself_is_one_line() -> None:
+    after, effects = decide(BUILDS["leased"], b.Release(1, "unhealthy", "its disk\nis\tfull"))
+
+    assert (after.broken_on, after.broken_why) == (("one",), "its disk is full")
+    assert [effect.reason for effect in effects if isinstance(effect, b.Requeued)] == [
+        "its runner gave it back (its disk is full)"
+    ]
 
 
 def test_a_cancelled_build_that_breaks_its_last_runner_is_cancelled() -> None:

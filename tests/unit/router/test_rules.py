@@ -43,7 +43,15 @@ from pierhead.router.domain.token import (
     build_token,
     parse_build_token,
 )
-from pierhead.router.domain.waiting import Here, NoHope, Patience, Wait, WaitingPolicy, judge
+from pierhead.router.domain.waiting import (
+    Here,
+    NoHope,
+    Patience,
+    Wait,
+    WaitingPolicy,
+    judge,
+    somebody_else,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ABLE = Capabilities(
@@ -173,6 +181,12 @@ BROKE_BOTH = replace(WANTED, broken_on=frozenset({"one", "here"}))
     [
         (WANTED, [runner(), HERE], "here", Wait("one is free", None)),
         (BROKE_ONE, [runner(), HERE], "here", Here("one broke while building it")),
+        (
+            replace(BROKE_ONE, broken_why="its disk is full"),
+            [runner(), HERE],
+            "here",
+            Here("one could not build it: its disk is full"),
+        ),
         (BROKE_ONE, [runner(), runner("two"), HERE], "here", Wait("two is free", None)),
         (BROKE_ONE, [runner(), HERE], "wait", Wait("one is free", None)),
         (BROKE_ONE, [runner(), HERE], "fail", Wait("one is free", None)),
@@ -190,6 +204,31 @@ def test_who_broke_while_building_it_is_not_waited_for_while_this_machine_can(
     wanted: Wanted, runners: list[RunnerFacts], if_nobody: str, verdict: Wait | Here
 ) -> None:
     assert judged(wanted, *runners, if_nobody=if_nobody) == verdict
+
+
+@pytest.mark.parametrize(
+    ("wanted", "runners", "if_nobody", "found"),
+    [
+        (BROKE_ONE, [runner()], "here", False),
+        (BROKE_ONE, [runner(), HERE], "here", True),
+        (BROKE_ONE, [runner(), HERE], "wait", False),
+        (BROKE_ONE, [runner(), HERE], "fail", False),
+        (BROKE_ONE, [runner(), replace(HERE, online=False)], "here", False),
+        (BROKE_ONE, [runner(), replace(HERE, reason="full", refuses_since=NOW)], "here", False),
+        (replace(BROKE_ONE, preview=True), [runner(), HERE], "here", False),
+        (BROKE_ONE, [runner(), runner("two", free_slots=0)], "fail", True),
+        (BROKE_ONE, [runner(), runner("two", online=False)], "fail", False),
+        (BROKE_ONE, [runner(), replace(runner("two"), refuses_since=NOW)], "fail", False),
+        (replace(BROKE_ONE, platform="linux/riscv64"), [runner("two"), HERE], "here", False),
+        (replace(BROKE_ONE, on=("one",)), [runner(), runner("two"), HERE], "fail", False),
+        (BROKE_BOTH, [runner(), HERE], "here", False),
+        (BROKE_BOTH, [runner(), runner("two"), HERE], "here", True),
+    ],
+)
+def test_somebody_else_is_who_is_there_for_a_build_and_did_not_break_over_it(
+    wanted: Wanted, runners: list[RunnerFacts], if_nobody: IfNobody, found: bool
+) -> None:
+    assert somebody_else(wanted, if_nobody, runners) is found
 
 
 @pytest.mark.parametrize(

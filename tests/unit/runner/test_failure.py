@@ -1,15 +1,19 @@
 """What buildah 1.28 wrote when builds failed, and what people are told."""
 
+from dataclasses import replace
+
 import pytest
 
 from pierhead.protocol.result import Failure
 from pierhead.protocol.units import kept_bytes
 from pierhead.runner.domain.bases import BaseRefusal
 from pierhead.runner.domain.failure import (
+    DISK_DECENT_BYTES,
     EXTRACT_LINES,
     Disk,
     Ending,
     Witness,
+    disk_full,
     explain,
     lost_builder,
 )
@@ -464,7 +468,7 @@ def test_a_builder_that_is_gone_is_told_from_one_that_failed(
     progress.feed(f"STEP 1/1: RUN x\nError: the step says so\nmore\n{last}".encode())
     progress.finish()
 
-    assert lost_builder(Ending(code=code, progress=progress)) is lost
+    assert bool(lost_builder(Ending(code=code, progress=progress))) is lost
 
 
 def test_time_that_is_over_wins_over_everything() -> None:
@@ -476,3 +480,86 @@ def test_time_that_is_over_wins_over_everything() -> None:
 
 def test_a_failure_without_any_output_is_still_one() -> None:
     assert told("").message
+
+
+BEGAN = Witness()
+NOT_BEGUN = Witness(began=False)
+
+
+def ending(output: str, *, witness: Witness | None = None, disk: Disk | None = None) -> Ending:
+    progress = Progress()
+    progress.feed(output.encode())
+    progress.finish()
+    return Ending(code=1, progress=progress, witness=witness, disk=disk)
+
+
+def test_a_runtime_that_says_nothing_and_starts_no_step_is_gone() -> None:
+    """Whatever the step printed: it printed nothing."""
+    said = f"STEP 1/1: RUN x\n/run/pierhead/runtime: exec: runc: not found\n{RAN.format(127)}"
+    lost = lost_builder(ending(said, witness=NOT_BEGUN))
+
+    assert lost == "the runtime of steps, runc, cannot be run"
+    assert lost_builder(ending(said, witness=BEGAN)) is None
+    assert lost_builder(ending(said, witness=Witness(gone=True))) == lost
+
+
+def test_a_step_that_the_runtime_does_not_start_is_nobodys_fault_for_sure() -> None:
+    runc = "error setting rlimits for ready process: operation not permitted"
+    failed = ending(f"STEP 1/1: RUN x\n{RAN.format(1)}", witness=replace(NOT_BEGUN, runc=runc))
+    failure = explain(failed)
+
+    assert lost_builder(failed) is None
+    assert (failure.cause, failure.fault) == ("command", "either")
+    assert (failure.message, failure.detail) == ("the step could not be started", runc)
+
+
+def test_a_program_that_is_not_in_the_image_is_the_builds_fault() -> None:
+    runc = 'exec: \\"nothing\\": executable file not found in $PATH'
+    failed = ending(f"STEP 1/1: RUN x\n{RAN.format(1)}", witness=replace(NOT_BEGUN, runc=runc))
+
+    assert lost_builder(failed) is None
+    assert explain(failed).fault == "build"
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"out_of_memory": True},
+        {"timed_out_seconds": 1},
+        {"processes_max": 1},
+        {"disk": Disk("/x", 0, 1)},
+        {"disk_floor_bytes": 1},
+    ],
+)
+def test_a_step_that_was_stopped_before_it_began_says_nothing_of_the_runtime(
+    known: dict[str, object],
+) -> None:
+    failed = ending(f"STEP 1/1: RUN x\n{RAN.format(1)}", witness=NOT_BEGUN)
+
+    assert lost_builder(replace(failed, **known)) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("before", "fault"),
+    [(None, "either"), (100, "runner"), (DISK_DECENT_BYTES, "runner"), (10**10, "either")],
+)
+def test_a_disk_that_was_too_small_is_the_runners_and_one_that_was_filled_may_be(
+    before: int | None, fault: str
+) -> None:
+    full = ending("STEP 1/1: RUN x\nError: no space left on device\n", disk=Disk("/x", 10, 10**11))
+    had = Disk("/x", before, 10**11) if before is not None else None
+
+    assert explain(replace(full, disk_before=had)).fault == fault
+    assert disk_full(Disk("/x", 10, 100)).fault == "runner"
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        (RAN.format(1), "build"),
+        ("Error: open /x.lock: read-only file system\n", "either"),
+        ("Error: no FROM statement found\n", "build"),
+    ],
+)
+def test_what_no_step_did_may_be_the_runners(lines: str, fault: str) -> None:
+    assert explain(ending(f"STEP 1/1: RUN x\n{lines}")).fault == fault

@@ -26,6 +26,11 @@ Cause: TypeAlias = Literal[
     "no-runner",
     "integrity",
 ]
+Fault: TypeAlias = Literal[
+    "build",  # it would fail anywhere
+    "runner",  # it would not fail on a better one
+    "either",  # that cannot be told
+]
 Texts: TypeAlias = Annotated[tuple[ShortText, ...], Meta(max_length=64)]
 
 
@@ -39,6 +44,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     extract: Texts = ()  # what the step said last
     detail: ShortText | None = None  # one more sentence: limits, numbers, what a registry said
     hint: ShortText | None = None
+    fault: Fault = "build"  # whose it is: the runner's is left to others, as long as there are any
 
 
 class Healthcheck(Struct, frozen=True, kw_only=True):
@@ -193,5 +199,6 @@ class Receipt(Struct, frozen=True, kw_only=True):
 
     build_id: ShortText
     fence: Count
-    state: Literal["succeeded", "failed", "cancelled"]
+    # Queued: it was the runner's fault, and another one tries.
+    state: Literal["succeeded", "failed", "cancelled", "queued"]
     reference: str | None = None

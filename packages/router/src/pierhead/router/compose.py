@@ -311,6 +311,7 @@ def _attempts(of: _Parts) -> Attempts:
     return Attempts(
         store=of.store,
         lifecycle=of.lifecycle,
+        waiting=of.waiting,
         bells=of.bells,
         logs=of.logs,
         clock=of.clock,

@@ -138,15 +138,17 @@ class Engine:
         return None
 
     async def _look_again(self, known: Capabilities) -> Capabilities:
-        """A machine that lacked something may be mended: its disk has space again, say."""
+        """A machine that lacked something may be mended, and one that did not may lack it now."""
         now = asyncio.get_running_loop().time()
         able = known.slots > 0 and known.isolation != "none"
-        if able or self._tasks or now < self._look_at:
+        outdated = self._backend.lack() is not None
+        if self._draining or (not outdated and (able or self._tasks or now < self._look_at)):
             return known
-        self._look_wait = min(2 * self._look_wait, LOOK_AGAIN_MAX_SECONDS)
+        self._look_wait = LOOK_AGAIN_SECONDS if outdated else 2 * self._look_wait
+        self._look_wait = min(self._look_wait, LOOK_AGAIN_MAX_SECONDS)
         self._look_at = now + self._look_wait
         found = await self._backend.probe()
-        if (found.slots, found.isolation) != (known.slots, known.isolation):
+        if _shown(found) != _shown(known):
             await self._begin(found)  # of the same process: it is the same session
         return found
 
@@ -167,7 +169,7 @@ class Engine:
         self._collect()
         if self._draining and not self._tasks:
             return
-        lack, rests = self._ground.lack(), self._rests()
+        lack, rests = self._lack(), self._rests()
         slots, reason = self._free_slots(capabilities, lack)
         if self._request_id is None:
             self._request_id, self._asked = self._new_id(), self._asked + 1
@@ -205,10 +207,14 @@ class Engine:
     async def _until_able(self, *, lacks: bool, rests: bool) -> None:
         """Wait until builds can be taken and could not, or the other way round.
 
-        Neither a disk nor the time tells anybody.
+        Neither a disk nor the time tells anybody, nor does whoever removes a program.
         """
-        while (self._ground.lack() is not None, self._rests()) == (lacks, rests):  # noqa: ASYNC110
+        while (self._lack() is not None, self._rests()) == (lacks, rests):  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _lack(self) -> str | None:
+        """Say what keeps builds away that nobody tells a runner."""
+        return self._ground.lack() or self._backend.lack()
 
     def _rests(self) -> bool:
         return asyncio.get_running_loop().time() < self._rest_until
@@ -254,6 +260,7 @@ class Engine:
             ),
             memory_bytes=self._limits.memory_bytes,
             cpu_weight=self._limits.cpu_weight,
+            lack=self._backend.lack(),
         )
         self._jobs[grant.build_id] = job
         task = asyncio.create_task(job.run())
@@ -306,6 +313,11 @@ class Engine:
             log.info("engine.stopping", builds=len(self._tasks), why=why)
             await asyncio.wait(self._tasks.values())
         self._collect()
+
+
+def _shown(able: Capabilities) -> tuple[int, str, dict[str, str]]:
+    """Return what the router has to know anew when it changes."""
+    return able.slots, able.isolation, able.limits
 
 
 def resting_after(builds: int) -> str:

@@ -73,6 +73,7 @@ class Job:
         open_workspace: Callable[[], Workspace],
         memory_bytes: int | None,
         cpu_weight: int | None,
+        lack: str | None,
     ) -> None:
         self.grant = grant
         self.slot = slot
@@ -84,10 +85,12 @@ class Job:
         self._workspace: Workspace
         self._memory_bytes = memory_bytes
         self._cpu_weight = cpu_weight
+        self._lack = lack  # why nothing is begun, as it was when the build came
         self._wish: Wish | None = None
         self._wished = asyncio.Event()
         self._full: Disk | None = None  # it was, so the build was stopped
         self._gone: OSError | None = None  # the folder was, so the build was stopped
+        self._why = ""  # it is given back, as far as that can be told to people
         self._phase: Phase = "fetching"
         self._took: dict[str, int] = {}
         self._began = asyncio.get_running_loop().time()
@@ -116,11 +119,13 @@ class Job:
     def _move_in(self) -> Spool | str:
         """Make the attempt's folder, and its log in it; or say why it cannot be worked in.
 
-        The disk may have filled since the runner asked for work: half a minute may lie in between.
+        The disk may have filled since the runner asked for work, or the builder gone: half a minute
+        may lie in between.
         """
         try:
             self._workspace = self._open_workspace()
-            return self._workspace.disk().lack or self._workspace.spool(self._hold)
+            lack = self._workspace.disk().lack or self._lack
+            return lack or self._workspace.spool(self._hold)
         except OSError as error:
             self.ended = "broken"
             return f"its folder cannot be used: {error}"
@@ -196,6 +201,7 @@ class Job:
         # has to hear that it should give the build to somebody else.
         if isinstance(error, OSError | BuilderLostError):
             log.error("build.machine", build=self.grant.build_id, detail=str(error))
+            self._why = str(error)[:1000]
         else:
             log.error("build.machine", build=self.grant.build_id, exc_info=error)
         self.ended = "broken"
@@ -304,7 +310,7 @@ class Job:
             "draining" if self._wish == "draining" else "unhealthy"
         )
         with contextlib.suppress(PierheadError):
-            await self._hold.release(reason, "")
+            await self._hold.release(reason, self._why)
         self.ended = self.ended or "released"
 
     async def _report(self, envelope: Envelope) -> None:

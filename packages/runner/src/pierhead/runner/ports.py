@@ -123,6 +123,13 @@ class Backend(Protocol):
         """Say what this machine can do."""
         ...
 
+    def lack(self) -> str | None:
+        """Say why `probe` has to be asked again before anything is built; none: it has not.
+
+        It is quick, and asked each second.
+        """
+        ...
+
     async def lend(self, order: BuildOrder) -> None:
         """Put what an earlier build of the project had as its context where this one's will be."""
         ...

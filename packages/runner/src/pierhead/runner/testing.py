@@ -356,12 +356,14 @@ class FakeBackend:
     secrets: list[Mapping[str, bytes]] = field(default_factory=list)  # of each build
     stopped: list[str] = field(default_factory=list)
     swept: int = 0
+    lacking: str | None = None  # until it is asked what it can do
     occupied: dict[int, str] = field(default_factory=dict)  # slots, by whom, until it is stopped
     running: set[str] = field(default_factory=set)
     kept: dict[tuple[int, str, bool], dict[str, bytes]] = field(default_factory=dict)  # contexts
 
     async def probe(self) -> Capabilities:
         """Say that everything is possible."""
+        self.lacking = None
         return Capabilities(
             platforms=("linux/amd64",),
             backend="fake",
@@ -372,6 +374,10 @@ class FakeBackend:
             slots=self.slots,
             limits={} if self.slots else {"backend": "fake builds nothing"},
         )
+
+    def lack(self) -> str | None:
+        """Say what the test said."""
+        return self.lacking
 
     async def lend(self, order: BuildOrder) -> None:
         """Write down what the project's last build in the slot had."""

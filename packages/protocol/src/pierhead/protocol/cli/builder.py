@@ -5,13 +5,13 @@ import shutil
 import subprocess
 from typing import Final
 
+from pierhead.protocol import programs
 from pierhead.protocol.cli.speak import REFUSED, UNAVAILABLE, fail
+from pierhead.protocol.programs import PACKAGES, SEARCH
 
-# What builds, and the package that brings each on Debian and Ubuntu.
-_PROGRAMS: Final = {"buildah": "buildah", "runc": "runc", "iptables": "iptables", "ip": "iproute2"}
-# Without root, buildah needs these to have users and a network of its own.
-_ROOTLESS: Final = {"newuidmap": "uidmap", "fuse-overlayfs": "fuse-overlayfs"}
-_SEARCH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What has to be installed for builds; the rest is on every Debian and Ubuntu.
+_PROGRAMS: Final = ("buildah", "runc", "iptables", "ip")
+_ROOTLESS: Final = ("newuidmap", "fuse-overlayfs")
 
 
 def require_builder() -> None:
@@ -22,19 +22,19 @@ def require_builder() -> None:
     """
     if shutil.which("buildah"):
         return
-    packages = " ".join(_PROGRAMS.values())
+    packages = " ".join(PACKAGES[name] for name in _PROGRAMS)
     raise fail("buildah is not installed on this machine", install_line(packages), UNAVAILABLE)
 
 
 def lacking(*, rootless: bool = False) -> tuple[str, ...]:
     """Return the packages that this machine needs before it can build."""
-    wanted = {**_PROGRAMS, **_ROOTLESS} if rootless else _PROGRAMS
-    return tuple(wanted[name] for name in wanted if shutil.which(name, path=_SEARCH) is None)
+    wanted = (*_PROGRAMS, *_ROOTLESS) if rootless else _PROGRAMS
+    return tuple(PACKAGES[name] for name in wanted if shutil.which(name, path=SEARCH) is None)
 
 
 def can_install() -> bool:
     """Say whether this user can install packages here."""
-    return os.geteuid() == 0 and shutil.which("apt-get", path=_SEARCH) is not None
+    return os.geteuid() == 0 and shutil.which("apt-get", path=SEARCH) is not None
 
 
 def install(packages: tuple[str, ...]) -> None:
@@ -68,5 +68,4 @@ def _apt(*words: str) -> subprocess.CompletedProcess[str]:
 
 def install_line(packages: str) -> str:
     """Return the command that installs packages, as this user has to type it."""
-    sudo = "" if os.geteuid() == 0 else "sudo "
-    return f"{sudo}apt-get install -y --no-install-recommends {packages}"
+    return programs.install_line(packages, root=os.geteuid() == 0)

@@ -36,6 +36,8 @@ def command(
             else "-"
         )
         give(f"  {runner.name:14} {state_of(runner):8} {len(runner.builds)} builds   {what}")
+        for said in facts.limits.values() if facts else ():
+            give(f"  {'':14} {said}")
 
 
 async def _look(url: str | None) -> tuple[Meta, ServerCapabilities, BuildPage]:

@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Literal, TypeAlias, assert_never
 
 from pierhead.protocol.lease import Phase, ReleaseReason
-from pierhead.protocol.result import Outcome
+from pierhead.protocol.result import Fault, Outcome
 from pierhead.router.domain.errors import BuildFinished, LeaseLost, NotQueued, TokenSpent
 
 
@@ -96,6 +96,7 @@ class Build:
     fence: int = 0  # the highest ever granted
     attempts: int = 0  # grants that count
     broken_on: tuple[str, ...] = ()  # of each grant given back because it broke: the runner
+    broken_why: str = ""  # of the last one, in its runner's words
     lease: Lease | None = None
     phase: Phase | None = None
     cancel: CancelWish | None = None
@@ -249,12 +250,13 @@ def decide(build: Build, command: Command, *, now: datetime, policy: LeasePolicy
         case Report():
             return _report(build, command, now, policy)
         case Release(fence, reason, detail):
-            lease = require_held(build, fence)
+            lease, said = require_held(build, fence), one_line(detail)
             # Giving back in good order is not an attempt that failed.
             uncounted = replace(build, attempts=build.attempts - 1)
             if reason == "unhealthy":
-                uncounted = replace(uncounted, broken_on=(*build.broken_on, lease.runner))
-            why = f"its runner gave it back ({detail or reason})"
+                broken_on = (*build.broken_on, lease.runner)
+                uncounted = replace(uncounted, broken_on=broken_on, broken_why=said)
+            why = f"its runner gave it back ({said or reason})"
             return _requeue(uncounted, why, now, policy)
         case Lose(fence, reason):
             require_held(build, fence)
@@ -335,6 +337,21 @@ def _expire(build: Build, lease: Lease, now: datetime, policy: LeasePolicy) -> D
     return after, [*effects, Silenced(lease.runner, lease.session)]
 
 
+def is_left(build: Build, fence: int, fault: Fault, *, others: bool, policy: LeasePolicy) -> bool:
+    """Say whether the failure of an attempt is no result, as somebody else should try.
+
+    `others`: somebody else is there for it. When nobody can tell whose fault it is, a second
+    failure is the build's.
+
+    Raises:
+        Refused: the attempt does not hold the build.
+    """
+    require_held(build, fence)
+    tries = {"build": 0, "either": 1, "runner": policy.broken_max - 1}[fault]
+    wanted = build.cancel is None and build.fence < policy.grants_max
+    return wanted and others and len(build.broken_on) < tries
+
+
 def _requeue(
     build: Build,
     reason: str,
@@ -358,6 +375,11 @@ def already_over(build_id: str, state: State) -> BuildFinished:
     """Return why a build cannot be cancelled any more."""
     hint = f"nothing is left to cancel; how it ended: pierhead builds show {build_id}"
     return BuildFinished(f"{build_id} has {state} already", hint=hint, state=state.value)
+
+
+def one_line(text: str) -> str:
+    """Return a runner's words as they can stand among others: in a log, say."""
+    return " ".join(text.split())
 
 
 def _renewed(lease: Lease, until: datetime) -> Lease:

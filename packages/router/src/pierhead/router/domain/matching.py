@@ -45,6 +45,7 @@ class Wanted:
     preview: bool = False
     peak_bytes: int | None = None  # memory that the project's last build took
     broken_on: frozenset[str] = frozenset()  # the runners that broke while they built it
+    broken_why: str = ""  # what the last of them said
     here_allowed: bool = False  # `waiting` decided that the control plane's machine may take it
 
 
@@ -135,7 +136,7 @@ def _leaves(runner: RunnerFacts, wanted: Wanted, others: Sequence[RunnerFacts]) 
         return any(not other.here or wanted.here_allowed for other in whole)
     if emulates(runner, wanted):
         able = (other for other in others if unfit(other, wanted) is None and other.online)
-        return any(not emulates(other, wanted) for other in able)
+        return any(not other.here and not emulates(other, wanted) for other in able)
     return runner.here and any(rejection(other, wanted) is None for other in others)
 
 

@@ -107,6 +107,8 @@ def judge(
         whole = [runner for runner in able if runner.name not in wanted.broken_on]
         if able and not whole:
             names = " and ".join(runner.name for runner in able)
+            if wanted.broken_why:
+                return Here(f"{names} could not build it: {wanted.broken_why}")
             return Here(f"{names} broke while building it")
         able = whole
     free = next((runner for runner in able if rejection(runner, wanted) is None), None)
@@ -196,6 +198,16 @@ def _together(names: list[str], state: str) -> str:
         return state
     *first, last = names
     return f"{', '.join(first)} and {last} are {state}" if first else f"{last} is {state}"
+
+
+def somebody_else(wanted: Wanted, if_nobody: IfNobody, runners: Iterable[RunnerFacts]) -> bool:
+    """Say whether a build that has just failed can be tried by somebody whom it did not break."""
+    everybody = [runner for runner in runners if runner.name not in wanted.broken_on]
+    here = next((runner for runner in everybody if runner.here), None)
+    if if_nobody == "here" and _is_whole(here, wanted):
+        return True
+    able = (runner for runner in everybody if not runner.here and unfit(runner, wanted) is None)
+    return any(runner.online and runner.refuses_since is None for runner in able)
 
 
 def _is_whole(here: RunnerFacts | None, wanted: Wanted) -> bool:

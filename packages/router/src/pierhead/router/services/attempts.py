@@ -27,16 +27,19 @@ from pierhead.router.domain.logbook import LOG_BYTES_MAX, skip
 from pierhead.router.domain.naming import attempt_name, reference
 from pierhead.router.domain.reason import with_reason
 from pierhead.router.domain.token import Attempt
+from pierhead.router.domain.waiting import WaitingPolicy, somebody_else
 from pierhead.router.ports.builds import StoredBuild
 from pierhead.router.ports.logs import Logs
 from pierhead.router.ports.store import Ledger, Store
 from pierhead.router.ports.system import Clock
 from pierhead.router.ports.vault import Vault
 from pierhead.router.services.bells import Bells
+from pierhead.router.services.facts import all_facts, wanted_of
 from pierhead.router.services.images import ReadBlob, true_envelope
 from pierhead.router.services.intake import Intake, Intakes, patterns_of, without_secrets
 from pierhead.router.services.lifecycle import Lifecycle, announce
 from pierhead.router.services.steps import Ended, Steps
+from pierhead.router.services.sweep import consider_here
 
 # Looking for secrets in so much takes a millisecond, and a thread as long to be woken.
 SMALL_PART_BYTES: Final = 8 * 1024
@@ -49,6 +52,7 @@ class Attempts:
 
     store: Store
     lifecycle: Lifecycle
+    waiting: WaitingPolicy
     bells: Bells
     logs: Logs
     clock: Clock
@@ -169,7 +173,10 @@ class Attempts:
     async def release(self, attempt: Attempt, request: Release) -> StoredBuild:
         """Give the build back to the queue."""
         command = machine.Release(attempt.fence, request.reason, request.detail)
-        stored = await self._apply(attempt, command)
+        now = self.clock.now()
+        stored = await self.store.write(
+            lambda ledger: self._released(ledger, self._known(ledger, attempt), command, now)
+        )
         self.intakes.end(stored.id, attempt.fence)
         announce(self.bells, stored)
         return stored
@@ -195,7 +202,6 @@ class Attempts:
         announce(self.bells, after)
         if forged is not None:
             raise forged
-        assert after.build.state.value not in {"queued", "leased"}
         return msgspec.convert(
             {
                 "build_id": after.id,
@@ -223,6 +229,10 @@ class Attempts:
             told = f"{FORGED}: {mismatch}" if envelope.outcome == "succeeded" else str(mismatch)
             failure = Failure(cause="integrity", message=told[:1000])
             envelope = Envelope(outcome="failed", failure=failure)
+        envelope = without_secrets(envelope, patterns_of(ledger, self.vault, stored))
+        if (why := self._reason_to_leave(ledger, stored, attempt, envelope, now)) is not None:
+            release = machine.Release(attempt.fence, "unhealthy", why)
+            return self._released(ledger, stored, release, now), None
         if envelope.outcome != "cancelled":
             ended: Ended = "done" if envelope.outcome == "succeeded" else "failed"
             self.steps.end(ledger, stored, ended, now)
@@ -232,13 +242,45 @@ class Attempts:
         digest = envelope.manifest_digest if published else None
         settled = replace(
             stored,
-            envelope=without_secrets(envelope, patterns_of(ledger, self.vault, stored)),
+            envelope=envelope,
             log_complete=whole,
             reference=reference(self.lifecycle.host, stored.submit.project, digest)
             if digest
             else None,
         )
         return self.lifecycle.apply(ledger, settled, command, now), forged
+
+    def _released(
+        self, ledger: Ledger, stored: StoredBuild, command: machine.Release, now: datetime
+    ) -> StoredBuild:
+        """Let the build wait again. Where it goes is judged before the runner that broke asks."""
+        after = self.lifecycle.apply(ledger, stored, command, now)
+        if command.reason != "unhealthy":
+            return after
+        facts = all_facts(ledger, now)
+        return consider_here(self.lifecycle, self.waiting, ledger, after, facts, now)
+
+    def _reason_to_leave(
+        self,
+        ledger: Ledger,
+        stored: StoredBuild,
+        attempt: Attempt,
+        envelope: Envelope,
+        now: datetime,
+    ) -> str | None:
+        """Say why a failure is the runner's, and somebody else should try; none: it is a result."""
+        failure, lease = envelope.failure, stored.build.lease
+        if failure is None or failure.fault == "build" or lease is None:
+            return None
+        runners, wanted = all_facts(ledger, now), wanted_of(stored)
+        wanted = replace(wanted, broken_on=wanted.broken_on | {lease.runner})
+        others = somebody_else(wanted, stored.submit.if_nobody, runners)
+        policy = self.lifecycle.policy
+        if machine.is_left(
+            stored.build, attempt.fence, failure.fault, others=others, policy=policy
+        ):
+            return ": ".join(filter(None, (failure.message, failure.detail)))[:1000]
+        return None
 
     def _checked(
         self, ledger: Ledger, stored: StoredBuild, attempt: Attempt, envelope: Envelope

@@ -82,11 +82,12 @@ class Bells:
     def offer(self, wanted: Wanted) -> None:
         """Wake the one runner that has waited longest among those that fit; here comes last.
 
-        Of the others, those that would emulate come last.
+        Of the others, those that would emulate come last; after all of them, who broke over it.
         """
 
-        def rank(parked: Parked) -> tuple[bool, bool]:
-            return parked.facts.here, emulates(parked.facts, wanted)
+        def rank(parked: Parked) -> tuple[bool, bool, bool]:
+            facts = parked.facts
+            return facts.name in wanted.broken_on, facts.here, emulates(facts, wanted)
 
         for parked in sorted(self._parked, key=rank):
             if not parked.event.is_set() and rejection(parked.facts, wanted) is None:

@@ -39,6 +39,7 @@ def wanted_of(stored: StoredBuild) -> Wanted:
         preview=stored.preview,
         peak_bytes=stored.peak_bytes,
         broken_on=frozenset(stored.build.broken_on),
+        broken_why=stored.build.broken_why,
         here_allowed=stored.here_reason is not None,
     )
 

@@ -30,6 +30,8 @@ NOTE: Final = (
     "else runs on this machine keeps its share.\n"
 )
 ALONE: Final = ", as there is no other runner"
+# And that of each build that another runner takes over.
+MOVED: Final = "note: built on {}, as {} could not build it: {}\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +172,9 @@ class Lifecycle:
             why = f" instead of on a runner: {stored.here_reason}" if stored.here_reason else ALONE
             allowed = size(able.memory_bytes) if able else "little"
             prefix = NOTE.format(why, allowed).encode()
+        elif stored.build.broken_why and lease.runner not in stored.build.broken_on:
+            names = " and ".join(sorted({*stored.build.broken_on}))
+            prefix = MOVED.format(lease.runner, names, stored.build.broken_why).encode()
         event = wire.Started(
             cursor="",
             runner=lease.runner,
@@ -183,10 +188,10 @@ class Lifecycle:
             note_bytes=len(prefix),
         )
         self.record(ledger, stored, event)
-        if here:
+        if here and stored.here_reason:
+            self.record(ledger, stored, wire.FellBack(cursor="", reason=stored.here_reason))
+        if prefix:
             # Started has the log's size before the note, so that readers get the note as log.
-            if stored.here_reason:
-                self.record(ledger, stored, wire.FellBack(cursor="", reason=stored.here_reason))
             self.logs.begin(stored.id, lease.fence, prefix)
         return replace(
             stored,
@@ -223,7 +228,7 @@ class Lifecycle:
             "no-runner": "no runner can take it",
             "waited-too-long": "no runner became free in time",
         }[cause]
-        failure = Failure(cause=cause, message=message)
+        failure = Failure(cause=cause, message=message, detail=what_broke(stored))
         return replace(stored, envelope=Envelope(outcome="failed", failure=failure))
 
 
@@ -232,6 +237,12 @@ def _silence(ledger: Ledger, runner: str, session: str, now: datetime) -> None:
     known = ledger.runner(runner)
     if known is not None and known.session is not None and known.session.id == session:
         ledger.save_runner(replace(known, session=replace(known.session, silent_at=now)))
+
+
+def what_broke(stored: StoredBuild) -> str | None:
+    """Return what the last runner that broke over a build said of itself."""
+    broken_on, why = stored.build.broken_on, stored.build.broken_why
+    return f"{broken_on[-1]}: {why}"[:1000] if why else None
 
 
 def as_it_is(ledger: Ledger, stored: StoredBuild) -> StoredBuild:

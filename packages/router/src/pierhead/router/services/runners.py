@@ -408,13 +408,11 @@ class Runners:
         now: datetime,
     ) -> list[StoredBuild]:
         able = facts.capabilities
-        looks_around = facts.here or (able is not None and able.emulated)
+        looks_around = facts.here or (able is not None and bool(able.emulated))
         if looks_around and not ledger.queue_length():
             return []
-        everybody = all_facts(ledger, now) if looks_around else ()
-        others = [other for other in everybody if not other.here]
         command = machine.Grant(facts.name, session_id, request.request_id)
-        chosen = _chosen(ledger, facts, others)
+        chosen = _chosen(ledger, facts, now, looks_around=looks_around)
         return [self.lifecycle.apply(ledger, stored, command, now) for stored in chosen]
 
     def _wire_grant(self, stored: StoredBuild) -> Grant:
@@ -436,12 +434,18 @@ class Runners:
         )
 
 
-def _chosen(ledger: Ledger, facts: RunnerFacts, others: Sequence[RunnerFacts]) -> list[StoredBuild]:
+def _chosen(
+    ledger: Ledger, facts: RunnerFacts, now: datetime, *, looks_around: bool
+) -> list[StoredBuild]:
     """Return the builds that a runner gets; no more of the queue is read than has to be."""
     chosen: list[StoredBuild] = []
     after, free = 0, facts.free_slots
     while free and (some := ledger.queued(after, LOOKED_AT_ONCE)):
-        found = set(choose_builds(replace(facts, free_slots=free), map(wanted_of, some), others))
+        wanted = [wanted_of(stored) for stored in some]
+        around = looks_around or any(facts.name in one.broken_on for one in wanted)
+        everybody = all_facts(ledger, now) if around else ()
+        others = [other for other in everybody if other.name != facts.name]
+        found = set(choose_builds(replace(facts, free_slots=free), wanted, others))
         chosen += [stored for stored in some if stored.id in found]
         after, free = some[-1].sequence, free - len(found)
     return chosen

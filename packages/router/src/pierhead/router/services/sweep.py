@@ -14,7 +14,7 @@ from pierhead.router.ports.store import Ledger, Store
 from pierhead.router.ports.system import Clock
 from pierhead.router.services.bells import Bells
 from pierhead.router.services.facts import all_facts, patience_of, wanted_of
-from pierhead.router.services.lifecycle import Lifecycle, announce, as_it_is
+from pierhead.router.services.lifecycle import Lifecycle, announce, as_it_is, what_broke
 
 EVERY: Final = timedelta(seconds=1)
 # A sweep that comes later than this was not only held up.
@@ -137,7 +137,12 @@ def consider_here(
             ledger.save_build(allowed)
             return allowed
         case NoHope(cause, detail):
-            failure = Failure(cause=cause, message=detail, hint="pierhead builds why " + stored.id)
+            failure = Failure(
+                cause=cause,
+                message=detail,
+                detail=what_broke(stored),
+                hint="pierhead builds why " + stored.id,
+            )
             envelope = Envelope(outcome="failed", failure=failure)
             return lifecycle.apply(ledger, replace(stored, envelope=envelope), GiveUp(cause), now)
         case _:

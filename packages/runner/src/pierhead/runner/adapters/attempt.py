@@ -16,7 +16,7 @@ from typing import Final
 
 from pierhead.protocol.result import StopProof
 from pierhead.runner.adapters import cgroup as cgroups
-from pierhead.runner.adapters import dockerfile, isolation
+from pierhead.runner.adapters import dockerfile, isolation, programs
 from pierhead.runner.adapters import network as networks
 from pierhead.runner.adapters.cgroup import Cgroup
 from pierhead.runner.adapters.commands import Commands, watching
@@ -26,6 +26,7 @@ from pierhead.runner.adapters.isolation import Room
 from pierhead.runner.adapters.layout import read_layout
 from pierhead.runner.adapters.relay import Relay
 from pierhead.runner.adapters.shelter import open_shelter
+from pierhead.runner.domain import programs as rules
 from pierhead.runner.domain.bases import registries_named
 from pierhead.runner.domain.failure import Ending, explain, lost_builder
 from pierhead.runner.domain.invocation import (
@@ -203,6 +204,9 @@ def _broken(
     Raises:
         BuilderLostError: that is no fault of the build.
     """
+    gone = rules.missing(programs.seen(), programs.wanted() if isolated else ("buildah",))
+    if gone:
+        raise BuilderLostError(gone[0])
     if not (order.context.is_dir() and is_whole(store, begun=ending.progress.steps > 1)):
         raise BuilderLostError("the runner's folder was removed under the build")
     known = replace(
@@ -213,8 +217,8 @@ def _broken(
         context=str(order.context),
         witness=isolation.witness_of(_notes(order)) if isolated else None,
     )
-    if lost_builder(known):
-        raise BuilderLostError(f"buildah ended with code {ending.code} without a word")
+    if (lost := lost_builder(known)) is not None:
+        raise BuilderLostError(lost)
     return Broken(failure=explain(known), cache=ending.progress.cache(), peak_memory_bytes=peak)
 
 

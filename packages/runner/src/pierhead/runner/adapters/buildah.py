@@ -52,25 +52,31 @@ class BuildahBackend:
         self._ceilings = Ceilings(memory_bytes=memory_bytes, cpus=cpus, disk_bytes=disk_bytes)
         self._attempts = Attempts(state.absolute(), self._ceilings)
         self._trial = Trial(self._attempts)
+        self._promised = False  # that builds are isolated
+
+    def lack(self) -> str | None:
+        """Say why what `probe` said may not be true any more: programs come and go."""
+        return self._trial.outdated()
 
     async def probe(self) -> Capabilities:
         """Say what this machine can do, by doing it once; no slots where nothing can be built."""
+        lacking = await self._trial.lacks_still()
         version = await run("buildah", "--version")
-        usable = version.code == 0
-        name = " ".join(version.output.split()[:3]).replace(" version", "") if usable else "none"
+        name = " ".join(version.output.split()[:3]).replace(" version", "")
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        limits = {} if usable else {"backend": "buildah is not installed"}
-        if lacking := await self._trial.lacks_still():
+        limits, usable = {}, True
+        self._promised = not lacking
+        if lacking:
             limits["isolation"] = ", ".join(lacking)[:1000]
-            tried = await self._trial.plain() if usable else None
-            if tried is not None and tried.remedy:
-                usable, limits["backend"] = False, tried.text
+            unable = await self._trial.unable()
+            if unable is not None:
+                usable, limits["backend"] = False, unable[:1000]
         elif isolation.resolvers() is None:
             limits["dns"] = "no name server that a build can reach: the machine names only loopback"
         machine, ceilings = os.uname(), self._ceilings
         return Capabilities(
             platforms=(normalise_platform(machine.sysname, machine.machine),),
-            backend=name,
+            backend=name if version.code == 0 else "none",
             isolation="none" if lacking else "full",
             networks=("default",) if lacking else ("default", "none"),
             cpus=min(os.cpu_count() or 1, math.ceil(ceilings.cpus or sys.maxsize)),
@@ -88,12 +94,18 @@ class BuildahBackend:
             self._attempts.home(order).context.rename(order.context)
 
     async def build(self, order: BuildOrder, log: LogSink, keep: KeepGroup) -> Built | Broken:
-        """Build in the order's slot, and export the image as an OCI layout."""
+        """Build in the order's slot, and export the image as an OCI layout.
+
+        Raises:
+            BuilderLostError: the machine cannot build any more.
+        """
         refused = refusal(order.plan) or dockerfile.problem_with(order)
         translated = refused or dockerfile.translated(order)
         if isinstance(translated, Failure):
             return _not_begun(translated)
         isolated = not await self._trial.lacks()
+        if self._promised and not isolated:
+            raise BuilderLostError("builds are not isolated here any more")
         if order.secrets and not isolated:
             message = "this runner cannot keep secrets safe"
             return _not_begun(Failure(cause="secret", message=message))
@@ -103,7 +115,7 @@ class BuildahBackend:
         except BuilderLostError:
             self._trial.doubt()
             raise
-        if isinstance(found, Broken) and found.failure.cause == "runner":
+        if isinstance(found, Broken) and found.failure.fault == "either":
             self._trial.doubt()
         return found
 

@@ -64,6 +64,7 @@ class Commands:
         self._log = log
         self._keep = keep
         self._disk: Disk | None = None
+        self._disk_before = disk_of(order.work)
         self._floor: int | None = None
         self._crowded = False
         self._patterns = Patterns(hidden.values())
@@ -98,6 +99,7 @@ class Commands:
             memory_bytes=self._order.memory_bytes,
             timed_out_seconds=timed_out,
             disk=self._disk,
+            disk_before=self._disk_before,
             disk_floor_bytes=self._floor,
             processes_max=PIDS_MAX if self._was_crowded() else None,
         )

@@ -8,7 +8,6 @@ Outermost comes the network namespace, then a process and a mount namespace that
 import ipaddress
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Final
 
 from pierhead.runner.adapters.cgroup import Cgroup
 from pierhead.runner.adapters.guard import NOTE, RUNC_LOG
+from pierhead.runner.adapters.process import ENVIRONMENT
 from pierhead.runner.domain.failure import Witness
 from pierhead.runner.domain.invocation import RUNTIME, SECRETS_FOLDER, Store
 
@@ -26,30 +26,42 @@ _GUARD: Final = Path(__file__).with_name("guard.py")
 _OURS: Final = os.path.dirname(RUNTIME)
 _NOTES: Final = f"{_OURS}/notes"
 NOTES_BYTES_MAX: Final = 64 * 1024
+_WAITS: Final = "waits"  # there until the step has begun: to remove it takes no disk
+_GONE: Final = "gone"  # runc could not be run, be it to ask how a step is
 # `create` prints into each of a step's two pipes before the step does, `delete` when both were read
 # to their end: by these marks domain/voice.py tells who said what. No step sees the word, nor what
-# guard and runc note of it.
+# guard and runc note of it: a runc that is missing or broken says nothing, and no step began.
 _RUNTIME: Final = f"""\
 #!/bin/sh
+PATH={ENVIRONMENT["PATH"]}
 read -r voice < {_OURS}/word
 for word in "$@"; do
   case "$word" in
     create)
+      : > {_NOTES}/{_WAITS}
       {_OURS}/python -I -S {_OURS}/guard.py {_OURS}/places.json "$@" || exit 1
       printf '\\036%sbegin\\036' "$voice"
       printf '\\036%sbegin\\036' "$voice" >&2
-      exec /usr/sbin/runc --log {_NOTES}/{RUNC_LOG} --log-format json "$@" ;;
+      exec runc --log {_NOTES}/{RUNC_LOG} --log-format json "$@" ;;
     delete)
       printf '\\036%send\\036' "$voice" >&2
       break ;;
-    state | start | kill)
+    start)
+      runc "$@" || exit 1
+      rm -f {_NOTES}/{_WAITS}
+      exit 0 ;;
+    state)
+      runc "$@"
+      code=$?
+      case $code in 126 | 127) : > {_NOTES}/{_GONE} ;; esac
+      exit $code ;;
+    kill)
       break ;;
   esac
 done
-exec /usr/sbin/runc "$@"
+exec runc "$@"
 """
 _CGROUPS: Final = "/sys/fs/cgroup"
-_PROGRAMS: Final = ("runc", "ip", "iptables", "nsenter", "unshare")
 _OWN: Final = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SETTINGS: Final = (
@@ -167,6 +179,8 @@ def witness_of(notes: Path) -> Witness:
             foreign=said.get("foreign", False),
             fault=said.get("fault"),
             runc=str(lines[-1].get("msg", "")) if lines else "",
+            began=not (notes / _WAITS).exists(),
+            gone=(notes / _GONE).exists(),
         )
     except (ValueError, AttributeError) as error:
         return Witness(fault=f"the notes of guard and runc cannot be read: {error}")
@@ -194,12 +208,6 @@ def registries_file(folder: Path, registries: str) -> Path:
     file = folder / "registries.conf"
     file.write_text(_DOCKER_HUB + registries)
     return file
-
-
-def missing_programs() -> list[str]:
-    """Return what keeps builds from being isolated, each as a short sentence with its remedy."""
-    missing = [f"{name} is not installed" for name in _PROGRAMS if not _found(name)]
-    return missing if os.geteuid() == 0 else [*missing, "not root: run it as root"]
 
 
 def resolvers() -> str | None:
@@ -281,7 +289,3 @@ def _cgroup_entries(cgroup: Cgroup) -> Iterable[Entry]:
             yield ("link", os.readlink(hierarchy), str(hierarchy))
         elif (hierarchy / cgroup.name).is_dir():
             yield ("rw", str(hierarchy / cgroup.name / "run"), str(hierarchy))
-
-
-def _found(program: str) -> bool:
-    return shutil.which(program, path="/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin") is not None

@@ -4,17 +4,20 @@ It has everything around it that a build has, so nothing is believed that was no
 """
 
 import asyncio
+import os
 import zlib
 from typing import Final
 
 from pierhead.protocol.plan import Plan
+from pierhead.protocol.programs import ROOTLESS
 from pierhead.runner.adapters import cgroup as cgroups
-from pierhead.runner.adapters import isolation
 from pierhead.runner.adapters import network as networks
+from pierhead.runner.adapters import programs
 from pierhead.runner.adapters.attempt import Attempts
 from pierhead.runner.adapters.cgroup import PIDS_MAX
 from pierhead.runner.adapters.probe import Note, reaches_us, write_context
 from pierhead.runner.domain import probe as probes
+from pierhead.runner.domain import programs as rules
 from pierhead.runner.domain.probe import Check
 from pierhead.runner.ports import Broken, BuilderLostError, BuildOrder, Group
 from pierhead.runner.removal import remove_tree
@@ -33,30 +36,43 @@ class Trial:
         self._note = Note(attempts.state)
         self._trying = asyncio.Lock()
         self._lacking: list[str] | None = None
+        self._seen = programs.seen()
+        self._doubted: str | None = None
+
+    def outdated(self) -> str | None:
+        """Say why what was found out may not hold any more; none: it does, as far as is known."""
+        return rules.changed(self._seen, programs.seen()) or self._doubted
 
     async def lacks(self) -> list[str]:
         """Return what keeps builds from being isolated; tried once."""
         async with self._trying:
             if self._lacking is None:
-                self._lacking = isolation.missing_programs()
+                self._lacking = self._missing()
                 if not self._lacking and not await self._note.is_good():
                     self._lacking = await self._isolated_repeatedly()
             return self._lacking
 
     async def lacks_still(self) -> list[str]:
-        """Return the same; what was said to be amiss is tried again."""
-        self._lacking = self._lacking or None
+        """Return the same; what was said to be amiss, or may be, is tried again."""
+        if self._lacking or self.outdated():
+            self._lacking = None
+        self._seen, self._doubted = programs.seen(), None
         return await self.lacks()
 
     def doubt(self) -> None:
-        """Have it tried again at the next start: a build broke in a way that is not its own."""
+        """Have it tried again: a build broke in a way that is not its own."""
         self._note.forget()
+        self._doubted = "a build broke here: what this machine can do is tried first"
 
     async def examine(self) -> list[Check]:
         """Try all that builds are promised, now, and say how each went."""
-        if isolation.missing_programs():
+        if self._missing():
             return [await self.plain()]
         return await self._isolated()
+
+    def _missing(self) -> list[str]:
+        missing = rules.missing(self._seen, programs.wanted())
+        return missing if os.geteuid() == 0 else [*missing, "not root: run it as root"]
 
     async def _isolated_repeatedly(self) -> list[str]:
         """A fault that passes must not cost the isolation of all builds to come."""
@@ -98,6 +114,15 @@ class Trial:
         if isinstance(ended, Broken):
             return [probes.failed(_words(ended))]
         return [probes.built(said), *probes.isolated(said, around)]
+
+    async def unable(self) -> str | None:
+        """Say why nothing can be built here, isolated or not; none: it can."""
+        wanted = ROOTLESS if os.geteuid() != 0 else ("buildah",)
+        missing = rules.missing(self._seen, wanted)
+        if missing:
+            return ", ".join(missing)
+        tried = await self.plain()
+        return tried.text if tried.remedy else None
 
     async def plain(self) -> Check:
         """Let the same build run without isolation, as on a machine that cannot isolate."""

@@ -12,21 +12,13 @@ from pierhead.protocol.answers import Finding
 from pierhead.protocol.cli.builder import install_line
 from pierhead.protocol.cli.speak import OK, REFUSED, give, give_json, size
 from pierhead.protocol.errors import PierheadError, Unavailable
+from pierhead.protocol.programs import ISOLATING, PACKAGES, ROOTLESS, SEARCH
 from pierhead.runner.app import examine, reaches
 from pierhead.runner.config import Joined, at_work, joined_before, state_folder
 
-SEARCH: Final = "/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 GIB: Final = 1024**3
 DISK_FREE_MIN: Final = 2 * GIB
 MEMORY_MIN: Final = GIB
-PROGRAMS: Final = {
-    "buildah": "buildah",
-    "runc": "runc",
-    "iptables": "iptables",
-    "ip": "iproute2",
-    "unshare": "util-linux",
-    "nsenter": "util-linux",
-}
 
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="As JSON")] = False) -> int:
@@ -90,9 +82,9 @@ def _place() -> Path:
 
 def _programs() -> list[Finding]:
     found = []
-    for program, package in PROGRAMS.items():
+    for program in ISOLATING if os.geteuid() == 0 else ROOTLESS:
         path = shutil.which(program, path=SEARCH)
-        remedy = "" if path else install_line(package)
+        remedy = "" if path else install_line(PACKAGES[program])
         found.append(Finding(what=program, text=path or "is not installed", remedy=remedy))
     return found
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from pierhead.protocol.result import Cause, Failure
+from pierhead.protocol.result import Cause, Failure, Fault
 from pierhead.protocol.units import kept_bytes, size
 from pierhead.runner.domain.bases import BaseRefusal, registry_of
 from pierhead.runner.domain.dockerfile import (
@@ -25,6 +25,8 @@ from pierhead.runner.domain.progress import Progress
 EXTRACT_LINES: Final = 20
 # Below it, "no space left" is about the disk; above it, about something smaller, like /dev/shm.
 DISK_FREE_BYTES: Final = 64 * 1024 * 1024
+# A disk on which a build cannot have so much is too small for builds, whatever this one does.
+DISK_DECENT_BYTES: Final = 1024**3
 KILLED: Final = 137
 NOT_FOUND: Final = 127
 
@@ -128,7 +130,9 @@ class Witness:
     refused: str | None = None  # where a mount was to be that leads out
     foreign: bool = False  # its program is for another kind of machine
     fault: str | None = None  # its mounts could not be looked at
-    runc: str = ""  # why it could not be started
+    runc: str = ""  # why it could not be started, in the runtime's words
+    began: bool = True  # it was started, so that all it did is its own
+    gone: bool = False  # the runtime could not be asked how it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +146,7 @@ class Ending:
     peak_bytes: int | None = None
     timed_out_seconds: int | None = None
     disk: Disk | None = None  # none: nothing said that something was full
+    disk_before: Disk | None = None  # when it began
     disk_floor_bytes: int | None = None  # the build was stopped, to keep so much of the disk
     base_refusal: BaseRefusal | None = None  # what the control plane last said of a base image
     processes_max: int | None = None  # the limit, when the steps were at it
@@ -183,7 +188,12 @@ class _Told:
         return any(sign in text for sign in signs)
 
     def failed(
-        self, cause: Cause, message: str, detail: str | None = None, hint: str | None = None
+        self,
+        cause: Cause,
+        message: str,
+        detail: str | None = None,
+        hint: str | None = None,
+        fault: Fault = "build",
     ) -> Failure:
         """Return the failure, with the lines that explain it."""
         # What buildah itself said is in the message; the rest is what the step said.
@@ -196,6 +206,7 @@ class _Told:
             extract=quiet[-EXTRACT_LINES:],
             detail=detail[:1000] if detail else None,
             hint=hint,
+            fault=fault,
         )
 
 
@@ -209,9 +220,12 @@ def _own_words(lines: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def disk_full(disk: Disk) -> Failure:
-    """Return the failure of a build that was stopped to keep something of the runner's disk."""
+    """Return the failure of a build that was stopped to keep something of the runner's disk.
+
+    No step ran meanwhile: a larger disk would have held it.
+    """
     message, detail, hint = _full(disk, disk.kept_bytes)
-    return Failure(cause="disk-full", message=message, detail=detail, hint=hint)
+    return Failure(cause="disk-full", message=message, detail=detail, hint=hint, fault="runner")
 
 
 def of_the_machine(image: str) -> Failure:
@@ -230,16 +244,41 @@ def explain(ending: Ending) -> Failure:
         failure = reader(told)
         if failure is not None:
             return failure
-    return told.failed("runner", "the builder failed", _reason(told) or None)
+    return told.failed("runner", "the builder failed", _reason(told) or None, fault="either")
 
 
-def lost_builder(ending: Ending) -> bool:
-    """Say whether the builder itself is gone, so that the build should be tried again.
+def lost_builder(ending: Ending) -> str | None:
+    """Say why the builder itself is gone, so that the build should be tried again; none: it is not.
 
     Whatever a step does, buildah ends by saying why. Without that it was killed, or never began.
+    And whatever is wrong with a step, the runtime says why it does not start it, if it runs at all.
     """
     told = _Told(ending, tuple(line for line in ending.progress.tail if line.strip()))
-    return explain(ending).cause == "runner" and (ending.code < 0 or not told.own)
+    if explain(ending).cause == "runner" and (ending.code < 0 or not told.own):
+        return f"buildah ended with code {ending.code} without a word"
+    witness = ending.witness
+    if witness is not None and (witness.gone or (_did_not_begin(told) and not witness.runc)):
+        return "the runtime of steps, runc, cannot be run"
+    return None
+
+
+def _did_not_begin(told: _Told) -> bool:
+    """Say whether the last step was never started, though it may have been."""
+    witness = told.ending.witness
+    return (
+        told.exit_code is not None
+        and witness is not None
+        and not witness.began
+        and witness.refused is None
+        and witness.fault is None
+        and not _is_stopped(told.ending)
+    )
+
+
+def _is_stopped(ending: Ending) -> bool:
+    """Say whether something is known that ends a step at any moment."""
+    limits = (ending.timed_out_seconds, ending.processes_max, ending.disk, ending.disk_floor_bytes)
+    return ending.out_of_memory or any(limit is not None for limit in limits)
 
 
 def _time(told: _Told) -> Failure | None:
@@ -273,7 +312,15 @@ def _disk(told: _Told) -> Failure | None:
         hint = "a step's shared memory is 64 MB; more of it: --shm-size 1g"
         detail = f"the runner's disk has space: {size(disk.free_bytes)} are free"
         return told.failed("command", "a step filled a file system of its own", detail, hint)
-    return told.failed("disk-full", *_full(disk, floor))
+    return told.failed("disk-full", *_full(disk, floor), fault=_who_filled(told.ending))
+
+
+def _who_filled(ending: Ending) -> Fault:
+    """Say whose fault a full disk is: a step that writes for ever would fill a larger one, too."""
+    if ending.disk is None or ending.disk_before is None:
+        return "either"
+    took = ending.disk_before.free_bytes - ending.disk.free_bytes
+    return "runner" if took < DISK_DECENT_BYTES else "either"
 
 
 def _full(disk: Disk | None, floor: int | None) -> tuple[str, str | None, str]:
@@ -326,6 +373,10 @@ def _command(told: _Told) -> Failure | None:
         why = (starting["why"] or starting["reason"] or "").split(": ")[-1].strip()
         hint = "is it in the image, and in the PATH of its ENV?"
         return told.failed("command", f"{what} cannot be started: {why}", hint=hint)
+    if witness is not None and _did_not_begin(told):
+        # What it was asked for may be wrong, or what it has.
+        message = "the step could not be started"
+        return told.failed("command", message, witness.runc or None, fault="either")
     if code == NOT_FOUND:
         hint = "is it in the image, and in the PATH of its ENV?"
         return told.failed("command", f"a command was not found (exit code {code})", hint=hint)
@@ -340,7 +391,7 @@ def _mount(told: _Told) -> Failure | None:
         return None
     if witness.refused is None:
         message = "what a step would mount could not be looked at"
-        return told.failed("runner", message, witness.fault)
+        return told.failed("runner", message, witness.fault, fault="either")
     message = f"the source of the mount at {witness.refused} leads out of where it may be"
     hint = "a link in a stage, the context or a cache leads there: name what it leads to"
     return told.failed("dockerfile", message, hint=hint)

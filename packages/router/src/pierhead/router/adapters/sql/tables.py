@@ -45,6 +45,7 @@ builds = sa.Table(
     sa.Column("fence", sa.Integer, nullable=False),
     sa.Column("attempts", sa.Integer, nullable=False),
     sa.Column("broken_on", sa.String, nullable=False),  # names, with blanks between
+    sa.Column("broken_why", sa.String, nullable=False),
     sa.Column("phase", sa.String),
     sa.Column("lease_session", sa.String),
     sa.Column("lease_expires_at", sa.Float),
