@@ -373,9 +373,7 @@ async def test_a_runtime_that_cannot_be_run_says_nothing_about_the_build(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, runc: str
 ) -> None:
     broken = isolation._RUNTIME.replace("exec runc --log", f"exec {runc} --log")
-    monkeypatch.setattr(
-        isolation, "_RUNTIME", text.replace("exec runc --log", f"exec {runc} --log")
-    )
+    monkeypatch.setattr(isolation, "_RUNTIME", broken)
     attempt = bench.attempt("RUN echo never\n")
 
     with pytest.raises(BuilderLostError, match="the runtime of steps, runc, cannot be run"):
