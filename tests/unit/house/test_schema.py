@@ -13,7 +13,7 @@ from pierhead.router.adapters.sql.metadata import METADATA
 
 # A change of a table raises its SCHEMA_VERSION, and the pair is written here anew.
 RECORDED = {
-    "router": (2, "2e3115399a5fa07c"),
+    "router": (3, "c80337e57271a334"),
     "content": (1, "51f9933a35bc8131"),
 }
 NOW = {
