@@ -66,6 +66,16 @@ async def test_only_the_wanted_stage_is_the_image(bench: Bench) -> None:
     assert "WHO=tools" in built.image.config.env
 
 
+async def test_names_of_stages_are_the_same_in_capitals_and_small(bench: Bench) -> None:
+    steps = "FROM Base AS Tools\nRUN echo tool > /tool\nFROM BASE AS last\n"
+    steps += "COPY --from=tools /tool /\nRUN --mount=from=TOOLS,target=/t cat /t/tool\nENV A=b\n"
+
+    built = await bench.attempt(steps, plan=Plan(target="LAST")).run()
+
+    assert isinstance(built, Built), built
+    assert "A=b" in built.image.config.env
+
+
 async def test_the_log_arrives_while_the_build_runs(bench: Bench) -> None:
     attempt = bench.attempt("RUN echo before; while ! test -e /bin/never; do sleep 1; done\n")
     building = asyncio.create_task(attempt.run())
@@ -216,3 +226,43 @@ async def test_hosts_limits_and_shared_memory_reach_the_steps(bench: Bench) -> N
     assert ["shm", "32768"] in [line[:2] for line in lines]
     assert ["111"] in lines
     assert ["222"] in lines
+
+
+@pytest.mark.parametrize(
+    ("ignored", "dockerfile", "hidden"),
+    [
+        ("nothing\n", "Dockerfile", set()),
+        ("Dockerfile*\n.dockerignore\n", "Dockerfile", {"Dockerfile", ".dockerignore"}),
+        ("*\n!busybox\n", "Dockerfile", {"Dockerfile", ".dockerignore"}),
+        (".*\n!.dockerignore\n", "Dockerfile", set()),
+        ("docker\n", "docker/D [1] #", {"docker", "docker/D [1] #"}),
+        ("docker/D*\n", "docker/D [1] #", {"docker/D [1] #"}),
+    ],
+)
+async def test_what_only_we_need_is_in_no_image(
+    bench: Bench, ignored: str, dockerfile: str, hidden: set[str]
+) -> None:
+    steps = "COPY . /all\nRUN cd /all; find . | sort; echo end\n"
+    attempt = bench.attempt(steps, plan=Plan(dockerfile=dockerfile))
+    context = attempt.order.context
+    (context / dockerfile).parent.mkdir(exist_ok=True)
+    (context / "Dockerfile").rename(context / dockerfile)
+    (context / ".dockerignore").write_text(ignored)
+    there = {str(path.relative_to(context)) for path in context.rglob("*")}
+
+    built = await attempt.run()
+
+    assert isinstance(built, Built), attempt.output.decode()
+    said = attempt.output.decode().partition("\nend\n")[0].splitlines()
+    assert {line.removeprefix("./") for line in said if line.startswith("./")} == there - hidden
+    assert hidden <= there
+
+
+async def test_a_step_cannot_copy_what_only_we_need(bench: Bench) -> None:
+    attempt = bench.attempt("COPY Dockerfile /\n")
+    (attempt.order.context / ".dockerignore").write_text("Dockerfile\n")
+
+    broken = await attempt.run()
+
+    assert isinstance(broken, Broken)
+    assert broken.failure.hint == "is it left out by .dockerignore?"

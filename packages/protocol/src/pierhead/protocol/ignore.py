@@ -75,6 +75,14 @@ class Ignore:
                 out = not pattern.keeps
         return out, tuple(fits)
 
+    def leaves_out(self, path: str) -> bool:
+        """Say whether a path is left out, by itself or with a folder that it is in."""
+        out, fits = False, tuple[bool, ...]()
+        parts = path.split("/")
+        for depth in range(1, len(parts) + 1):
+            out, fits = self.look("/".join(parts[:depth]), fits)
+        return out
+
     def may_keep_below(self, folder: str) -> bool:
         """Say whether a `!` may take back something that is in a folder which is left out."""
         return any(pattern.may_fit_below(folder) for pattern in self._keeping)
@@ -82,7 +90,17 @@ class Ignore:
 
 def kept_by_builders(dockerfile: str) -> frozenset[str]:
     """Return what a build needs, whatever the ignore file says."""
-    return frozenset({".dockerignore", dockerfile, f"{dockerfile}.dockerignore"})
+    return frozenset({dockerfile, *ignore_files(dockerfile)})
+
+
+def ignore_files(dockerfile: str) -> tuple[str, ...]:
+    """Return what an ignore file may be called: the first one that is there counts, alone."""
+    return f"{dockerfile}.dockerignore", ".dockerignore"
+
+
+def only_for_builders(ignore: Ignore, dockerfile: str) -> list[str]:
+    """Return what a build needs and its ignore file leaves out: no step may see that."""
+    return sorted(name for name in kept_by_builders(dockerfile) if ignore.leaves_out(name))
 
 
 def parse_ignore(lines: Iterable[str]) -> Ignore:

@@ -21,7 +21,7 @@ from pierhead.protocol.client.leftout import LeftOut, biggest, measured
 from pierhead.protocol.context import DEPTH_MAX, safe_parts
 from pierhead.protocol.digest import Digest
 from pierhead.protocol.errors import Invalid
-from pierhead.protocol.ignore import Ignore, kept_by_builders, parse_ignore
+from pierhead.protocol.ignore import Ignore, ignore_files, kept_by_builders, parse_ignore
 from pierhead.protocol.plan import CONTEXT_BYTES_MAX, CONTEXT_FILES_MAX
 from pierhead.protocol.problem import problem
 from pierhead.protocol.tree import CHUNK_BYTES, Pages, describe
@@ -454,7 +454,7 @@ def read_ignore(root: Path, dockerfile: str, extra: Mapping[str, bytes] | None =
     Raises:
         Invalid: a line of it is not a pattern.
     """
-    for name in (f"{dockerfile}.dockerignore", ".dockerignore"):
+    for name in ignore_files(dockerfile):
         try:
             data = (extra or {}).get(name)
             text = (root / name).read_bytes() if data is None else data

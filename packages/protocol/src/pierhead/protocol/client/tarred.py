@@ -13,7 +13,7 @@ from pierhead.protocol.archive import ArchiveError, Kind, Member, Reader
 from pierhead.protocol.client.pack import Packed, Source, ignore_from
 from pierhead.protocol.context import link_parts, safe_parts
 from pierhead.protocol.errors import Invalid
-from pierhead.protocol.ignore import Ignore, kept_by_builders, parse_ignore
+from pierhead.protocol.ignore import Ignore, ignore_files, kept_by_builders, parse_ignore
 from pierhead.protocol.plan import CONTEXT_BYTES_MAX, CONTEXT_FILES_MAX
 from pierhead.protocol.problem import problem
 from pierhead.protocol.tree import CHUNK_BYTES, Entry, order, pages_of
@@ -126,7 +126,7 @@ class _Tar:
 
 def _ignore(tar: _Tar, dockerfile: str) -> Ignore:
     """Return the patterns of a tar's own ignore file."""
-    for name in (f"{dockerfile}.dockerignore", ".dockerignore"):
+    for name in ignore_files(dockerfile):
         entry = tar.entries.get(name.encode())
         if entry is not None and entry.kind is Kind.FILE and entry.size <= CHUNK_BYTES:
             data = b"".join(tar.content(tar.sources[digest]) for digest, _ in entry.chunks())

@@ -20,6 +20,7 @@ from pierhead.runner.adapters import dockerfile, isolation, programs
 from pierhead.runner.adapters import network as networks
 from pierhead.runner.adapters.cgroup import Cgroup
 from pierhead.runner.adapters.commands import Commands, watching
+from pierhead.runner.adapters.dockerfile import Translated
 from pierhead.runner.adapters.entropy import new_id
 from pierhead.runner.adapters.home import Home, is_whole, mounts_below
 from pierhead.runner.adapters.isolation import Room
@@ -48,6 +49,7 @@ from pierhead.runner.ports import (
 )
 from pierhead.runner.removal import remove_tree
 
+_AS_IT_IS: Final = Translated()
 _SURVIVED: Final = "the memory limit ended a process, and its step went on without it"
 _EXPORTER: Final = Path(__file__).parent.parent / "export" / "export.py"
 # Compressed layers that are kept beside each store, so that a base image is compressed once.
@@ -94,11 +96,11 @@ class Attempts:
         log: LogSink,
         keep: KeepGroup,
         *,
-        translated: str | None = None,
+        translated: Translated = _AS_IT_IS,
     ) -> Built | Broken:
         """Build in a cgroup and network that are there; without one, not isolated.
 
-        `translated` is a file that stands for the context's own Dockerfile.
+        `translated` stands for the context's own Dockerfile and ignore file.
 
         Raises:
             BuilderLostError: nothing is said about the build.
@@ -116,7 +118,8 @@ class Attempts:
                     order.plan,
                     str(order.context),
                     cgroup=cgroup.of_steps if cgroup else None,
-                    dockerfile=translated,
+                    dockerfile=translated.dockerfile,
+                    ignore=translated.ignore,
                     login=_login(order, relay, isolated=cgroup is not None),
                 )
                 place = _place(order, home, cgroup, word, relay)

@@ -80,7 +80,10 @@ _NOT_WHOLE: Final = re.compile(
     r"creating build container: (?:reading blob|writing blob|copying|parsing image configuration)"
     r"|COPY --from=(?P<image>[^\s:]*[/:@]\S*): no stage or image found with that name"
 )
-_NOT_THERE: Final = re.compile(r'stat: \[?"(?P<path>[^"]+)"\]?: no such file or directory$')
+_NOT_THERE: Final = re.compile(
+    r'(?:stat: \[?|no items matching glob )"(?P<path>[^"]+)"(?:\]?| copied \(.*\))'
+    r": no such file or directory$"
+)
 # What buildah says before and after the reason itself.
 _AROUND: Final = re.compile(
     r"^Error: |building at STEP \".*?\": (?=[A-Z]|\S+ing |no |invalid |copier)|Build error: "

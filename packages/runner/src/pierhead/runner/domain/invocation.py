@@ -71,16 +71,18 @@ def build_command(
     *,
     cgroup: str | None,
     dockerfile: str | None = None,
+    ignore: str | None = None,
     login: str | None = None,
 ) -> list[str]:
     """Return the call that builds; `cgroup`: full isolation below it, none: chroot.
 
-    `dockerfile` stands for the plan's own, when that had to be said differently. `login` is the
-    file with what lets buildah in where its base images are.
+    `dockerfile` stands for the plan's own, when that had to be said differently. `ignore` is a file
+    that says what of the context no step sees; none: they see all of it. `login` is the file with
+    what lets buildah in where its base images are.
 
     The stored image has Docker's format: buildah's OCI one has no place for HEALTHCHECK and SHELL.
     """
-    options = ["--layers", "--format", "docker", "--ignorefile", store.ignore]
+    options = ["--layers", "--format", "docker", "--ignorefile", ignore or store.ignore]
     options += ["--signature-policy", store.policy]
     # "host" is the build's own network namespace, in which buildah itself runs. For "none" runc
     # makes another one with nothing but a loopback; base images can still be had.
