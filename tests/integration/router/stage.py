@@ -46,16 +46,20 @@ CONTEXT = described({"Dockerfile": b"FROM scratch\n"})
 
 
 class MovableClock:
-    """The machine's clock, plus what a test adds to it."""
+    """Begins at the machine's time and goes on as the test says: a slow machine ages nothing.
+
+    Each look is a microsecond later than the one before, so that no two things are of one moment.
+    """
 
     def __init__(self) -> None:
-        self._shift = timedelta()
+        self._now = datetime.now(UTC)
 
     def now(self) -> datetime:
-        return datetime.now(UTC) + self._shift
+        self._now += timedelta(microseconds=1)
+        return self._now
 
     def advance(self, seconds: float) -> None:
-        self._shift += timedelta(seconds=seconds)
+        self._now += timedelta(seconds=seconds)
 
 
 class _Server(uvicorn.Server):
@@ -106,16 +110,17 @@ class House:
         self._open.push_async_callback(client.aclose)
         return client
 
-    async def until_watched(self, build_id: str) -> None:
-        """Return when somebody waits for what happens to a build."""
-        bells = self.router.bells
-        async with asyncio.timeout(10):
-            while not bells._watchers.get(build_id):  # noqa: ASYNC110 - the router must not know
+    async def until_watched(self, build_id: str, count: int = 1) -> None:
+        """Return when so many wait for what happens to a build."""
+        watchers = self.router.bells._watchers
+        async with asyncio.timeout(60):
+            # The router must not know.
+            while len(watchers.get(build_id, ())) != count:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
     async def until_parked(self, count: int = 1) -> None:
         """Return when so many runners wait for work."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.router.bells._parked) != count:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 

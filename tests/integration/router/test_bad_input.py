@@ -78,7 +78,7 @@ async def test_an_unknown_path_is_a_problem_document(house: House, path: str) ->
 
 @pytest.mark.parametrize("value", ["Basic é", "Basic ====", "Basic /w==", "Bearer é", "Basic"])
 async def test_credentials_that_are_none_are_refused_as_such(house: House, value: str) -> None:
-    async with httpx.AsyncClient(base_url=house.url, trust_env=False) as anybody:
+    async with httpx.AsyncClient(base_url=house.url, trust_env=False, timeout=60) as anybody:
         answered = await anybody.get(
             "/api/builds", headers=[(b"Authorization", value.encode("latin-1"))]
         )

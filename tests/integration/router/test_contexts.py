@@ -22,6 +22,7 @@ from pierhead.protocol.plan import ContextOffer, ContextRef, Plan, Submit
 from pierhead.protocol.project import NewProject
 from pierhead.protocol.tree import CHUNK_BYTES, Entry, pages_of
 from pierhead.router.adapters import contents
+from tests.acceptance.stage import eventually
 from tests.contexts import described
 from tests.integration.router.stage import House, open_house
 
@@ -175,11 +176,7 @@ async def test_what_came_before_a_cut_is_kept(house: House) -> None:
         state = await house.owner.offer_context(offered(packed))
         return 0.4 * len(FILES) < len(state.missing) // 32 < 0.6 * len(FILES)
 
-    for _ in range(200):
-        if await half():
-            break
-        await asyncio.sleep(0.05)  # the server hears of the cut in its own time
-    assert await half()
+    await eventually(half, within=60)  # the server hears of the cut in its own time
 
 
 async def test_a_body_that_is_too_large_is_refused(house: House) -> None:

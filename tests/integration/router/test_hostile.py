@@ -6,6 +6,7 @@ problem document, soon, and the router goes on.
 """
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Iterator
 from typing import Any, Final
@@ -26,6 +27,7 @@ from pierhead.server.bounded import HEAD_BYTES_MAX, Patience
 from pierhead.server.connection import Connection
 from tests.integration.router.matrix import Scene, set_scene
 from tests.integration.router.stage import House
+from tests.loop_time import loop_time
 
 HOLDERS: Final = {
     "anybody": "none",
@@ -215,15 +217,6 @@ async def test_twenty_submits_with_one_key_at_once_are_one_build(house: House) -
 # The connection itself, as it is served.
 
 
-async def _read(request: Request) -> Response:
-    return PlainTextResponse(str(len(await request.body())))
-
-
-async def _held(_: Request) -> Response:
-    await asyncio.sleep(3 * Hurried.head_seconds)
-    return PlainTextResponse("at last")
-
-
 class Hurried(Connection):
     """A connection that gives a head little time."""
 
@@ -231,13 +224,18 @@ class Hurried(Connection):
 
 
 class Served:
-    """An application behind the connections of the control plane, with little patience."""
+    """An application behind the connections of the control plane, with little patience.
+
+    No time is over until a request has reached it, or the test says so: nobody is too slow then
+    but who is meant to be.
+    """
 
     async def __aenter__(self) -> "Served":
         app = Starlette(
             routes=[
-                Route("/", _read, methods=["GET", "POST"]),
-                Route("/held", _held, methods=["POST"]),
+                Route("/", self._read, methods=["GET", "POST"]),
+                Route("/held", self._held, methods=["POST"]),
+                Route("/stuck", self._stuck, methods=["POST"]),
             ],
             middleware=[Middleware(Patience, seconds=0.2)],
             exception_handlers=EXCEPTION_HANDLERS,
@@ -246,15 +244,31 @@ class Served:
         config.load()
         state = uvicorn.server.ServerState()
 
+        self._opened = contextlib.ExitStack()
         loop = asyncio.get_running_loop()
+        self.time = self._opened.enter_context(loop_time())
         self._server = await loop.create_server(
             lambda: Hurried(config=config, server_state=state, app_state={}), "127.0.0.1", 0
         )
+        self._opened.callback(self._server.close)
         self.port: int = self._server.sockets[0].getsockname()[1]
+        self.time.stop()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.close()
+        self._opened.close()
+
+    async def _read(self, request: Request) -> Response:
+        return PlainTextResponse(str(len(await request.body())))
+
+    async def _held(self, _: Request) -> Response:
+        self.time.go_on()
+        await asyncio.sleep(3 * Hurried.head_seconds)
+        return PlainTextResponse("at last")
+
+    async def _stuck(self, request: Request) -> Response:
+        self.time.go_on()
+        return await self._read(request)
 
     async def say(self, *pieces: bytes) -> bytes:
         """Send pieces, and return all that comes back until the other side has enough."""
@@ -263,7 +277,7 @@ class Served:
             for piece in pieces:
                 writer.write(piece)
                 await writer.drain()
-            return await asyncio.wait_for(reader.read(), 20)
+            return await reader.read()
         except ConnectionError:
             return b""
         finally:
@@ -284,13 +298,15 @@ async def test_a_head_without_an_end_is_not_read_for_ever(piece: int) -> None:
 
 async def test_who_comes_and_asks_nothing_is_not_waited_for() -> None:
     async with Served() as served:
+        served.time.go_on()
         assert await served.say() == b""
 
 
 async def test_the_end_of_a_body_is_no_head_however_long_it_is() -> None:
     body = bytes(4 * HEAD_BYTES_MAX)
     async with Served() as served:
-        answered = await served.say(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        head = HEAD + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
+        answered = await served.say(head + body)
     assert answered.startswith(b"HTTP/1.1 200")
 
 
@@ -303,12 +319,14 @@ async def test_many_headers_are_too_many_too() -> None:
 
 async def test_whoever_does_not_end_a_head_is_left() -> None:
     async with Served() as served:
+        served.time.go_on()
         assert await served.say(HEAD) == b""
 
 
 async def test_whoever_stops_in_a_body_is_told_so() -> None:
     async with Served() as served:
-        answered = await served.say(HEAD + b"Content-Length: 10\r\nConnection: close\r\n\r\nabc")
+        head = HEAD.replace(b" / ", b" /stuck ") + b"Content-Length: 10\r\n"
+        answered = await served.say(head + b"Connection: close\r\n\r\nabc")
     assert answered.startswith(b"HTTP/1.1 400")
     assert b"nothing of the body came" in answered
 
@@ -349,9 +367,11 @@ async def test_a_long_body_is_not_taken_for_a_head_and_a_pause_between_requests_
         statuses = []
         for _ in range(3):
             writer.write(long)
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+            head = await reader.readuntil(b"\r\n\r\n")
             assert await reader.readexactly(len(str(length))) == str(length).encode()
             statuses.append(head.split()[1])
-            await asyncio.sleep(0.5)  # longer than a head may take
+            served.time.go_on()
+            await asyncio.sleep(3 * Hurried.head_seconds)
+            served.time.stop()
         writer.close()
     assert statuses == [b"200"] * 3

@@ -184,7 +184,7 @@ async def test_a_waiting_runner_gets_a_build_when_it_comes(house: House) -> None
 
 async def test_a_runner_that_went_away_is_not_held_for(house: House) -> None:
     runner = await house.runner()
-    held = asyncio.create_task(runner.acquire(hold_ms=20_000))
+    held = asyncio.create_task(runner.acquire(hold_ms=25_000))
     await house.until_parked()
     held.cancel()
 
@@ -197,7 +197,7 @@ async def test_a_runner_that_went_away_is_not_held_for(house: House) -> None:
 
 async def test_a_hold_is_a_sign_of_life_of_its_beginning_only(house: House) -> None:
     runner = await house.runner()
-    held = asyncio.create_task(runner.acquire(hold_ms=20_000))
+    held = asyncio.create_task(runner.acquire(hold_ms=25_000))
     await house.until_parked()
     house.clock.advance(36)
     await house.submit()
@@ -220,7 +220,7 @@ async def test_a_stopping_server_answers_all_that_it_holds(house: House) -> None
 
     events = asyncio.create_task(follow())
     await house.until_parked()
-    await house.until_watched(build.id)
+    await house.until_watched(build.id, 2)
 
     house.router.bells.drain()
 
@@ -283,7 +283,7 @@ async def test_a_silent_runner_is_still_waited_for_beside_one_that_stopped(house
 
 async def test_a_session_that_has_ended_gets_nothing_more(house: House) -> None:
     runner = await house.runner()
-    late, held = runner.request(), asyncio.create_task(runner.acquire(hold_ms=20_000))
+    late, held = runner.request(), asyncio.create_task(runner.acquire(hold_ms=25_000))
     await house.until_parked()
 
     await runner.release()

@@ -31,6 +31,7 @@ from pierhead.protocol.lease import Grant, Heartbeat, Release
 from pierhead.protocol.plan import Plan
 from pierhead.protocol.result import Envelope, Failure, ImageConfig
 from pierhead.router.domain.retention import collects_after
+from pierhead.router.services import events
 from tests.integration.router.stage import (
     House,
     TinyImage,
@@ -403,11 +404,14 @@ async def test_a_stream_resumed_anywhere_misses_nothing_and_repeats_nothing(
         assert await all_events(house.owner, build.id, event.cursor) == whole[place + 1 :]
 
 
-async def test_a_follower_sees_each_event_as_it_happens(house: House) -> None:
+async def test_a_follower_sees_each_event_as_it_happens(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "LOOK_AGAIN_SECONDS", 3600.0)  # it has to be told
     runner = await house.runner()
     build = await house.submit()
     stream = house.owner.events(build.id)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         assert isinstance(await anext(stream), Queued)
         grant = (await runner.acquire()).grants[0]
         assert isinstance(await anext(stream), Started)

@@ -103,7 +103,9 @@ async def test_a_token_works_as_bearer_and_as_the_password_of_basic(web: House) 
         ({"Authorization": f"bearer {token}"}, None),
         ({}, httpx.BasicAuth("anybody", token)),
     ):
-        async with httpx.AsyncClient(base_url=web.url, headers=headers, auth=auth) as http:
+        async with httpx.AsyncClient(
+            base_url=web.url, headers=headers, auth=auth, timeout=60
+        ) as http:
             assert (await http.get("/api/tokens/self")).json()["name"] == "ci"
 
 

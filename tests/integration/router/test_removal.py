@@ -37,8 +37,8 @@ async def test_the_code_of_a_removed_runner_does_not_bring_it_back(house: House)
 
 async def test_a_runner_that_is_removed_while_it_waits_is_told_so(house: House) -> None:
     runner = await house.runner()
-    waiting = asyncio.create_task(runner.acquire(hold_ms=10_000))
-    await asyncio.sleep(0.2)
+    waiting = asyncio.create_task(runner.acquire(hold_ms=25_000))
+    await house.until_parked()
 
     await house.owner.remove_runner("desktop")
 

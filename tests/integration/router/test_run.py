@@ -21,6 +21,7 @@ from pierhead.protocol.errors import Invalid
 from pierhead.protocol.lease import Grant
 from pierhead.protocol.plan import Plan
 from pierhead.protocol.tree import parse_page
+from tests.acceptance.stage import eventually
 from tests.integration.router.stage import House, push_image, tiny_image
 from tests.integration.router.test_contexts import archive_of, unpacked
 
@@ -109,9 +110,8 @@ async def test_closing_the_connection_detaches_or_cancels(
     async def reached() -> bool:
         return (await house.owner.build(build_id)).state == state
 
-    async with asyncio.timeout(10):
-        while not await reached():  # noqa: ASYNC110 - the server hears of it in its own time
-            await asyncio.sleep(0.05)
+    await house.until_watched(build_id, 0)  # the server hears of it in its own time
+    await eventually(reached, within=60)
     if state == "queued":
         await asyncio.sleep(0.5)
         assert await reached()

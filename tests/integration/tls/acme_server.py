@@ -229,7 +229,7 @@ class AcmeServer:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         context.set_alpn_protocols(["acme-tls/1"])
-        plain = socket.create_connection(("127.0.0.1", self.tls_port), timeout=10)
+        plain = socket.create_connection(("127.0.0.1", self.tls_port), timeout=60)
         with plain, context.wrap_socket(plain, server_hostname=order.domain) as secure:
             assert secure.selected_alpn_protocol() == "acme-tls/1", "another protocol"
             der = secure.getpeercert(binary_form=True)
@@ -244,7 +244,7 @@ class AcmeServer:
 
     def _check_file(self, order: Order, expected: str) -> None:
         path = f"/.well-known/acme-challenge/{order.token}"
-        with socket.create_connection(("127.0.0.1", self.web_port), timeout=10) as plain:
+        with socket.create_connection(("127.0.0.1", self.web_port), timeout=60) as plain:
             plain.sendall(f"GET {path} HTTP/1.1\r\nHost: {order.domain}\r\n\r\n".encode())
             said = b""
             while data := plain.recv(65536):

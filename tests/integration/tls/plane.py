@@ -67,7 +67,7 @@ class Plane:
         return RouterClient(self.url, token=self.owner_token, ca=self.ca)
 
     async def code(self, name: str) -> JoinAddress:
-        async with self.owner() as owner:
+        async with self.on_its_machine() as owner:
             return parse_join_code((await owner.add_runner(AddRunner(name=name))).code)
 
     def runner(self, state: str) -> subprocess.Popen[bytes]:
@@ -83,11 +83,11 @@ class Plane:
 
     async def online(self, name: str) -> None:
         async def is_there() -> bool:
-            async with self.owner() as owner:
+            async with self.on_its_machine() as owner:
                 runners = (await owner.capabilities()).runners
             return any(runner.name == name and runner.online for runner in runners)
 
-        await eventually(is_there, within=60, what=f"{name} is online")
+        await eventually(is_there, within=120, what=f"{name} is online")
 
     def type(
         self, *words: str, config: str = "config", within: float = 120

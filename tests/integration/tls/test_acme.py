@@ -79,7 +79,7 @@ door_port = [0]
 def shown(trust: bytes, name: str) -> dict[str, object]:
     """Return the certificate that a client accepts by that name."""
     context = ssl.create_default_context(cadata=trust.decode())
-    plain = socket.create_connection(("127.0.0.1", door_port[0]), timeout=10)
+    plain = socket.create_connection(("127.0.0.1", door_port[0]), timeout=60)
     with plain, context.wrap_socket(plain, server_hostname=name) as secure:
         found = secure.getpeercert()
     assert found is not None
@@ -239,15 +239,15 @@ async def test_a_control_plane_gets_its_certificate_and_its_codes_need_no_pin(
             async def is_there() -> bool:
                 return certificate.exists()
 
-            await eventually(is_there, within=60, what="the certificate comes")
+            await eventually(is_there, within=120, what="the certificate comes")
             door_port[0] = domain_port
             await eventually(
-                lambda: _accepted(server.authority.certificate), within=30, what="it is shown"
+                lambda: _accepted(server.authority.certificate), within=120, what="it is shown"
             )
             added = await asyncio.to_thread(add, tmp_path, port)
         finally:
             plane.terminate()
-            assert plane.wait(20) == 0
+            assert plane.wait(60) == 0
     assert added.startswith(f"curl -LsSf https://{NAME}:{domain_port}/join | sh -s -- ")
     assert f"ph1_{NAME}:{domain_port}_-_" in added
     found = x509.load_pem_x509_certificates(certificate.read_bytes())

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.client.trust import pinned_ca
 from pierhead.protocol.errors import IntegrityError, PierheadError, Unavailable
 from pierhead.protocol.joincode import JoinAddress
@@ -30,7 +31,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
         yield started
     finally:
         started.process.terminate()
-        assert started.process.wait(20) == 0
+        assert started.process.wait(60) == 0
 
 
 async def test_a_machine_joins_who_made_the_code(plane: Plane) -> None:
@@ -143,7 +144,7 @@ async def test_a_copy_of_a_runners_state_is_refused_and_the_runner_goes_on(plane
     try:
         await plane.online("original")
         copy = plane.runner("copy")
-        assert await asyncio.to_thread(copy.wait, 60) == 1
+        assert await asyncio.to_thread(copy.wait, 120) == 1
         said = (plane.folder / "copy.log").read_text()
         assert "error: this is a copy of the state of original, not original" in said
         assert "hint: join this machine with a code of its own: pierhead add NAME" in said
@@ -151,11 +152,11 @@ async def test_a_copy_of_a_runners_state_is_refused_and_the_runner_goes_on(plane
         assert original.poll() is None
     finally:
         original.terminate()
-        assert original.wait(30) == 0
+        assert original.wait(90) == 0
 
     # Nor does it get in when the original is away.
     copy = plane.runner("copy")
-    assert await asyncio.to_thread(copy.wait, 60) == 1
+    assert await asyncio.to_thread(copy.wait, 120) == 1
 
 
 async def test_another_pin_is_an_integrity_error(plane: Plane) -> None:
@@ -176,8 +177,9 @@ async def test_of_twenty_machines_that_race_for_a_code_one_gets_in(plane: Plane)
 
     async def race(number: int) -> Enrolled | PierheadError:
         async with RouterClient(plane.url, ca=plane.ca) as machine:
-            try:
-                return await machine.enroll(Enroll(secret=code.secret, nonce=f"machine-{number}"))
+            wanted = Enroll(secret=code.secret, nonce=f"machine-{number}")
+            try:  # a lost answer is asked for again, as by a machine that joins
+                return await patiently(lambda: machine.enroll(wanted), 60)
             except PierheadError as error:
                 return error
 
@@ -200,7 +202,7 @@ async def test_a_typo_in_the_name_does_not_use_the_code_up(plane: Plane) -> None
 
 def curl(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["curl", "-sS", "--max-time", "20", *words], capture_output=True, text=True, check=False
+        ["curl", "-sS", "--max-time", "90", *words], capture_output=True, text=True, check=False
     )
 
 
@@ -233,7 +235,7 @@ def script(
         capture_output=True,
         text=True,
         check=False,
-        timeout=90,
+        timeout=120,
     )
 
 
@@ -297,7 +299,7 @@ def login(
             capture_output=True,
             text=True,
             check=False,
-            timeout=90,
+            timeout=120,
         )
         return done.returncode, done.stderr
     return typed(command, {**os.environ, **place}, keys)
@@ -343,7 +345,7 @@ def test_three_variables_stand_for_a_login(plane: Plane, tmp_path: Path) -> None
             capture_output=True,
             text=True,
             check=False,
-            timeout=90,
+            timeout=120,
         )
 
     seen, blind = status(place), status({**place, "PIERHEAD_CA": ""})

@@ -17,6 +17,7 @@ import pytest
 
 from pierhead.protocol.authority import AFTER_SECONDS, AuthorityView, Replace, Rotate
 from pierhead.protocol.client.client import RouterClient
+from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.client.trust import Trust, fingerprint, fingerprints
 from pierhead.protocol.errors import Refused, TokenRefused, Unavailable
 from pierhead.protocol.lease import Acquired
@@ -80,7 +81,7 @@ async def answers(plane: Plane, ca: str) -> bool:
     """Say whether whoever believes these authorities, and no others, reaches the control plane."""
     async with RouterClient(plane.url, ca=ca) as visitor:
         try:
-            await visitor.meta()
+            await patiently(visitor.meta, 60)
         except Unavailable as error:
             return "is not to be trusted" not in str(error)
     return True
@@ -109,7 +110,7 @@ async def at_work(plane: Plane, name: str) -> AsyncIterator[Path]:
         yield plane.folder / f"{name}.log"
     finally:
         runner.terminate()
-        await asyncio.to_thread(runner.wait, 60)
+        await asyncio.to_thread(runner.wait, 120)
 
 
 def lasting(view: AuthorityView) -> AuthorityView:
@@ -164,7 +165,7 @@ async def test_a_build_goes_on_over_all_of_it_although_the_control_plane_is_kill
             async def has_said_so() -> bool:
                 return (await authority(plane)).knowing == ("desktop",)
 
-            await eventually(has_said_so, within=60)
+            await eventually(has_said_so, within=120)
             said = log.read_text()
             assert said.count("authorities.learned") == 2  # the new one, and that it is alone
             assert "certificate" not in said
@@ -273,10 +274,10 @@ async def test_who_was_away_all_the_time_is_told_what_happened_and_comes_back_by
         async def has_said() -> bool:
             return "is not believed any more" in log.read_text()[length:]
 
-        await eventually(has_said, within=60)
+        await eventually(has_said, within=120)
     finally:
         runner.terminate()
-        await asyncio.to_thread(runner.wait, 60)
+        await asyncio.to_thread(runner.wait, 120)
     said = log.read_text()[length:]
     assert "Either it was changed while this machine was away, or somebody else answers" in said
     assert "pierhead nodes remove attic && pierhead add attic --builds" in said
@@ -412,7 +413,7 @@ async def held(router: Router, runner: ScriptedRunner) -> "asyncio.Task[Acquired
     async def waits() -> bool:
         return len(router.bells._parked) == 1
 
-    await eventually(waits, within=30)
+    await eventually(waits, within=60)
     return waiting
 
 
@@ -421,7 +422,7 @@ async def test_a_runner_that_waits_for_work_hears_of_it_at_once(tmp_path: Path) 
         house: Any = FromHere(client)
         runner: ScriptedRunner = await house.runner("desktop")
         waiting = await held(router, runner)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await client().rotate(Rotate())
             assert (await waiting).grants == ()
 
@@ -435,7 +436,7 @@ async def test_a_runner_that_waits_is_let_in_no_more_when_all_have_to_join_again
         waiting = await held(router, runner)
         owner = client()
         pin = (await owner.authority()).root.fingerprint
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             done = await owner.replace_authority(Replace(fingerprint=pin))
             with pytest.raises(TokenRefused):
                 await waiting

@@ -17,6 +17,7 @@ from pierhead.server.addresses import usual_address
 from tests.acceptance.stage import BIN
 from tests.ports import free_port
 
+pytestmark = pytest.mark.timeout(600)
 ADDRESS = usual_address() or "127.0.0.1"
 
 
@@ -48,7 +49,7 @@ class Keyboard:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=240,
             check=False,
         )
 
@@ -65,7 +66,7 @@ class Keyboard:
 
 
 def wait_for(question: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while not question():
         assert time.monotonic() < until
         time.sleep(0.2)
@@ -134,7 +135,7 @@ def test_a_machine_joins_by_the_printed_code_and_is_named_to_who_waits(
     found = re.fullmatch(r"curl -LsSf .* https://\S+/join \| sh -s -- (ph1_\S+)\n", line)
     assert found is not None, line
     joined = desktop.type("join", "--yes", "--cpus", "1", "--memory", "1G", found[1])
-    said = adding.communicate(timeout=90)[1]
+    said = adding.communicate(timeout=240)[1]
 
     assert joined.returncode == 0, joined.stderr
     assert "starts     pierhead-runner: " in joined.stderr
@@ -151,9 +152,8 @@ def test_who_stops_waiting_leaves_the_code_good(vps: Keyboard, desktop: Keyboard
     code = adding.stdout.readline().split()[-1]
     while "waiting for laptop" not in adding.stderr.readline():
         continue
-    time.sleep(0.5)  # until it really waits
     adding.send_signal(signal.SIGINT)
-    said = adding.communicate(timeout=30)[1]
+    said = adding.communicate(timeout=120)[1]
 
     assert adding.returncode == 130
     assert "the code stays good" in said
@@ -210,7 +210,7 @@ def test_four_at_once_start_one_which_can_be_stopped(tmp_path: Path) -> None:
     machine = Keyboard(tmp_path)
     port = free_port()
     ups = [machine.start("up", "--host", "127.0.0.1", "--port", str(port)) for _ in range(4)]
-    said = [up.communicate(timeout=120) for up in ups]
+    said = [up.communicate(timeout=240) for up in ups]
     stopped = machine.type("up", "--stop")
 
     assert [up.returncode for up in ups] == [0] * 4, said
@@ -260,7 +260,7 @@ def test_what_somebody_else_started_is_named_and_not_stopped(tmp_path: Path) -> 
         assert again.returncode == 0, again.stderr
     finally:
         serving.terminate()
-        serving.communicate(timeout=30)
+        serving.communicate(timeout=120)
 
 
 def test_a_control_plane_of_another_folder_is_not_taken_for_ours(

@@ -56,8 +56,8 @@ def command(
         tell_lines(code)
     if not (sys.stdout.isatty() if wait is None else wait):
         return OK
-    tell(f"waiting for {name} ...   (^C leaves the code as it is)")
     try:
+        tell(f"waiting for {name} ...   (^C leaves the code as it is)")
         joined = asyncio.run(_joined(name, place, code.expires_in_seconds))
     except KeyboardInterrupt:
         tell("the code stays good until its time is over; pierhead status says who has joined")
