@@ -22,11 +22,13 @@ from pierhead.runner.adapters.cgroup import Cgroup
 from pierhead.runner.adapters.commands import Commands, watching
 from pierhead.runner.adapters.dockerfile import Translated
 from pierhead.runner.adapters.entropy import new_id
+from pierhead.runner.adapters.guard import NOTE
 from pierhead.runner.adapters.home import Home, is_whole, mounts_below
 from pierhead.runner.adapters.isolation import Room
 from pierhead.runner.adapters.layout import read_layout
 from pierhead.runner.adapters.relay import Relay
 from pierhead.runner.adapters.shelter import open_shelter
+from pierhead.runner.adapters.standing import Standing, context_changed, layers_changed
 from pierhead.runner.domain import programs as rules
 from pierhead.runner.domain.bases import registries_named
 from pierhead.runner.domain.failure import Ending, explain, lost_builder
@@ -123,6 +125,7 @@ class Attempts:
                     login=_login(order, relay, isolated=cgroup is not None),
                 )
                 place = _place(order, home, cgroup, word, relay)
+                standing = Standing.on(_folders(order, home, store))
                 voices = Voices(word.encode())
                 commands = Commands(order, cgroup, watch, progress, log, keep, voices, hidden)
                 ending = await commands.run([*place, *command], hidden)
@@ -132,7 +135,8 @@ class Attempts:
                 ending = await commands.run(_export_command(home, store, layout))
         peak = cgroup.peak_memory() if cgroup else None
         if ending.code != 0:
-            return _broken(order, store, ending, isolated=cgroup is not None, peak=peak)
+            ground = _Ground(order, store, standing)
+            return await _broken(ground, ending, isolated=cgroup is not None, peak=peak)
         read = await asyncio.to_thread(
             read_layout, layout, order.plan.platform, progress.cache(), peak
         )
@@ -199,9 +203,30 @@ class Attempts:
         return self.state / "attempts"
 
 
-def _broken(
-    order: BuildOrder, store: Store, ending: Ending, *, isolated: bool, peak: int | None
-) -> Broken:
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What an attempt stands on."""
+
+    order: BuildOrder
+    store: Store
+    standing: Standing
+
+    def is_there(self, *, begun: bool) -> bool:
+        """Say whether it is all there; `begun`: a step was."""
+        return self.standing.holds() and is_whole(self.store, begun=begun)
+
+    def was_changed(self, exit_code: int | None) -> bool:
+        """Say whether something of it was taken away while a step ran; none: its code.
+
+        What fails by itself, and no step's command, may have come after a new layer.
+        """
+        notes = _notes(self.order)
+        if context_changed(self.order.context, notes / isolation.BEGAN):
+            return True
+        return exit_code is not None and layers_changed(self.store, notes / NOTE)
+
+
+async def _broken(ground: _Ground, ending: Ending, *, isolated: bool, peak: int | None) -> Broken:
     """Say why buildah failed.
 
     Raises:
@@ -210,8 +235,9 @@ def _broken(
     gone = rules.missing(programs.seen(), programs.wanted() if isolated else ("buildah",))
     if gone:
         raise BuilderLostError(gone[0])
-    if not (order.context.is_dir() and is_whole(store, begun=ending.progress.steps > 1)):
+    if not ground.is_there(begun=ending.progress.steps > 1):
         raise BuilderLostError("the runner's folder was removed under the build")
+    order = ground.order
     known = replace(
         ending,
         peak_bytes=peak,
@@ -222,7 +248,15 @@ def _broken(
     )
     if (lost := lost_builder(known)) is not None:
         raise BuilderLostError(lost)
-    return Broken(failure=explain(known), cache=ending.progress.cache(), peak_memory_bytes=peak)
+    failure = explain(known)
+    blamed = isolated and failure.fault == "build"
+    if blamed and await asyncio.to_thread(ground.was_changed, failure.exit_code):
+        raise BuilderLostError("files of the runner were removed under the build")
+    return Broken(failure=failure, cache=ending.progress.cache(), peak_memory_bytes=peak)
+
+
+def _folders(order: BuildOrder, home: Home, store: Store) -> list[Path]:
+    return [order.work, order.context, _notes(order), home.folder, home.temporary, Path(store.root)]
 
 
 @contextlib.asynccontextmanager
@@ -266,6 +300,7 @@ def _enter(
     )
     for folder in (room.folder, room.temporary, room.notes):
         folder.mkdir(parents=True, exist_ok=True)
+    (room.notes / isolation.BEGAN).touch()
     return isolation.enter(networks.network_of(order.name).path, room, cgroup)
 
 

@@ -27,6 +27,7 @@ _OURS: Final = os.path.dirname(RUNTIME)
 _NOTES: Final = f"{_OURS}/notes"
 NOTES_BYTES_MAX: Final = 64 * 1024
 _WAITS: Final = "waits"  # there until the step has begun: to remove it takes no disk
+BEGAN: Final = "began"  # written when buildah was about to begin
 _GONE: Final = "gone"  # runc could not be run, be it to ask how a step is
 # `create` prints into each of a step's two pipes before the step does, `delete` when both were read
 # to their end: by these marks domain/voice.py tells who said what. No step sees the word, nor what
