@@ -19,7 +19,7 @@ from typing import Final
 
 RELAY: Final = Path(__file__).with_name("relay.py")
 START_SECONDS: Final = 60.0
-STOP_SECONDS: Final = 20.0
+STOP_SECONDS: Final = 60.0
 OWN: Final = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 # $1: folder, $2: port, $3: python, $4: relay, $5: cgroup. The first process of the namespace is
 # this shell: when it ends, the kernel ends all the others.

@@ -21,7 +21,7 @@ from pierhead.runner.adapters.buildah import BuildahBackend
 from pierhead.runner.ports import Backend, Broken, BuilderLostError, BuildOrder, Built
 from pierhead.runner.testing import FakeBackend
 from tests.integration.backend.conftest import Attempt, Bench
-from tests.sight import is_gone
+from tests.sight import all_below, is_gone, words_in
 
 USUAL = Plan()
 SECRET = b"correct horse battery"
@@ -92,8 +92,9 @@ class RealYard(Yard):
             pid
             for group in attempt.groups
             for folder in group.cgroups
-            for procs in Path(folder).rglob("cgroup.procs")
-            for pid in procs.read_text().split()
+            for procs in all_below(Path(folder))
+            if procs.name == "cgroup.procs"
+            for pid in words_in(procs).split()
         ]
         return bool(inside) or not all(is_gone(group.pid) for group in attempt.groups)
 

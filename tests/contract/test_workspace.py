@@ -270,7 +270,7 @@ async def test_what_is_written_arrives_while_the_build_goes_on(site: Site) -> No
 
     for line in (b"one\n", b"two\n"):
         spool.write(line)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not hold.log.endswith(line):  # noqa: ASYNC110 - the fake does not know
                 await asyncio.sleep(0.001)
 
@@ -285,7 +285,7 @@ async def test_a_router_that_has_less_than_it_said_gets_the_rest_again(site: Sit
     spool = site.open().spool(hold)
     sending = asyncio.create_task(spool.send())
     spool.write(b"one\ntwo\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(hold.log) != 8:  # noqa: ASYNC110 - the fake does not know
             await asyncio.sleep(0.001)
 
@@ -302,7 +302,7 @@ async def test_a_sending_that_was_cancelled_goes_on_where_it_was(site: Site) -> 
     spool = site.open().spool(hold)
     spool.write(b"one\n")
     first = asyncio.create_task(spool.send())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not hold.log:  # noqa: ASYNC110 - the fake does not know
             await asyncio.sleep(0.001)
     first.cancel()

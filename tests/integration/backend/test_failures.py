@@ -180,7 +180,11 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 async def test_a_build_is_stopped_before_it_has_all_of_the_disk(disk: Path, isolates: Path) -> None:
     bench = Bench(disk, isolates)
-    fills = "RUN while :; do dd if=/dev/zero bs=1M count=1 2>/dev/null >> /big; sleep 0.02; done\n"
+    # In a hurry until it is nearly where it has to be stopped, then so slowly that whoever stops
+    # it may be kept waiting for seconds.
+    more = "dd if=/dev/zero bs=1M count=1 2>/dev/null >> /big"
+    left = "$(df -k / | tail -1 | awk '{print $4}')"
+    fills = f"RUN while [ {left} -gt 45000 ]; do {more}; done; while :; do {more}; sleep 1; done\n"
 
     building = asyncio.create_task(bench.attempt(fills, memory_bytes=None).run())
     least = shutil.disk_usage(disk).free
@@ -197,9 +201,20 @@ async def test_a_build_is_stopped_before_it_has_all_of_the_disk(disk: Path, isol
 
 
 async def test_a_step_with_too_many_processes_is_told_so(bench: Bench) -> None:
-    bomb = "RUN i=0; while [ $i -lt 5000 ]; do sleep 300 & i=$((i+1)); done; echo end\n"
+    bomb = "(i=0; while [ $i -lt 5000 ]; do sleep 300 & i=$((i+1)); done)"
+    until_seen = "while ! test -e /context/seen; do :; done"
+    attempt = bench.attempt(
+        f"RUN --mount=type=bind,target=/context {bomb}; {until_seen}; exit 1\n",
+        memory_bytes=4 * 2**30,
+    )
+    failing = asyncio.create_task(failure_of(attempt))
+    while not cgroups.cgroup_of(attempt.order.name).is_crowded():
+        assert not failing.done(), attempt.output.decode()
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(1)  # on this very loop, the backend looks more often
+    (attempt.order.context / "seen").touch()
 
-    failure = await failure_of(bench.attempt(bomb, memory_bytes=4 * 2**30))
+    failure = await failing
 
     assert (failure.cause, failure.message) == ("command", "too many processes (limit 4096)")
 
@@ -213,11 +228,18 @@ async def test_a_step_that_fills_only_its_shared_memory(bench: Bench) -> None:
     assert "the runner's disk has space" in (failure.detail or "")
 
 
-async def test_a_build_that_takes_too_long(bench: Bench) -> None:
-    plan = Plan(timeout_seconds=5)
-    failure = await failure_of(bench.attempt("RUN echo begins; sleep 60\n", plan=plan))
+async def test_a_build_that_takes_too_long(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = bench.attempt("RUN echo begins; sleep 600\n", plan=Plan(timeout_seconds=300))
+    failing = asyncio.create_task(failure_of(attempt))
+    await attempt.until(b"\nbegins\n")
+    loop = asyncio.get_running_loop()
+    now = loop.time
 
-    assert (failure.cause, failure.hint) == ("time", "allow more: --timeout 10")
+    with monkeypatch.context() as later:
+        later.setattr(loop, "time", lambda: now() + 300)
+        failure = await failing
+
+    assert (failure.cause, failure.hint) == ("time", "allow more: --timeout 600")
     assert failure.extract == ("begins",)
 
 

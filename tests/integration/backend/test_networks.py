@@ -1,6 +1,7 @@
 """Several runners of one machine: no two builds in one subnet, and nobody clears another's away."""
 
 import asyncio
+import os
 import sys
 import zlib
 from collections.abc import AsyncIterator
@@ -31,7 +32,7 @@ def with_the_same_wish(count: int) -> list[str]:
     first: dict[int, list[str]] = {}
     number = 0
     while True:
-        name = f"phtest{number:x}"
+        name = f"pht{os.getpid():x}-{number:x}"  # others may run the same tests
         same = first.setdefault(zlib.crc32(name.encode()) % 2**14, [])
         same.append(name)
         if len(same) == count:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from pierhead.router import BuildRequest, DirectoryContext, RouterExecutor
+from pierhead.router import builder as builders
+from pierhead.router import remote as remotes
 from tests.acceptance.stage import BUSYBOX, Stage, stage
 
 DOCKERFILE = """\
@@ -14,6 +16,17 @@ COPY busybox /bin/busybox
 RUN ["/bin/busybox", "echo", "hello from the build"]
 """
 SLEEP = 'RUN ["/bin/busybox", "sleep", "30"]\n'
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long a cancelled task and a cancel wait at most is a matter of time, and asked elsewhere.
+
+    Here the control plane may have to wait for the machine.
+    """
+    monkeypatch.setattr(builders, "CANCEL_SECONDS", 20.0)
+    monkeypatch.setattr(remotes, "CANCELLED_SUBMIT_SECONDS", 20.0)
+    monkeypatch.setattr(remotes, "STOP_SECONDS", 60.0)
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ async def docker_registry(folder: Path) -> AsyncIterator[str]:
             "docker-registry", "serve", folder / "config.yml", stdout=log, stderr=log
         )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await _answers(port):
                 assert process.returncode is None, (folder / "log").read_text()
                 await asyncio.sleep(0.05)
@@ -57,7 +57,9 @@ async def docker_registry(folder: Path) -> AsyncIterator[str]:
 async def push(host: str, name: str, image: TinyImage, tag: str) -> None:
     """Push an image to docker-registry, which keeps the state of uploads in their address."""
     auth = (USER, PASSWORD)
-    async with httpx.AsyncClient(base_url=f"http://{host}", auth=auth, trust_env=False) as http:
+    async with httpx.AsyncClient(
+        base_url=f"http://{host}", auth=auth, trust_env=False, timeout=60
+    ) as http:
         for part in (image.config, image.layer):
             begun = await http.post(f"/v2/{name}/blobs/uploads/")
             url = httpx.URL(begun.headers["location"])

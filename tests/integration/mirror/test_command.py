@@ -39,7 +39,7 @@ async def typed(
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=120,
         )
 
     return await anyio.to_thread.run_sync(run)
@@ -100,7 +100,7 @@ async def test_it_is_asked_for_without_being_shown(house: House, real: Real) -> 
         if pid == 0:
             words = ["registries", "add", host, "--username", USER, "--plain-http"]
             os.execve(PIERHEAD, ["pierhead", *words], environment(house))
-        seen, sent, until = "", False, time.monotonic() + 60
+        seen, sent, until = "", False, time.monotonic() + 120
         while time.monotonic() < until:
             ready, _, _ = select.select([terminal], [], [], 1)
             try:

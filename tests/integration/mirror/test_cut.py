@@ -48,6 +48,7 @@ async def served(house: House, folder: Path, scheme: str) -> AsyncIterator[httpx
             headers={"Authorization": token},
             verify=ssl.create_default_context(cadata=ca),
             trust_env=False,
+            timeout=60,
         ) as http:
             yield http
     finally:

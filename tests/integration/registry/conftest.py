@@ -68,7 +68,7 @@ class Served:
     def client(self, who: str) -> httpx.AsyncClient:
         """Return a client with a token of the table."""
         headers = {"Authorization": f"Bearer {who}"}
-        return httpx.AsyncClient(base_url=f"http://{self.host}", headers=headers, timeout=30)
+        return httpx.AsyncClient(base_url=f"http://{self.host}", headers=headers, timeout=60)
 
     def login(self, who: str) -> Path:
         """Return a folder with a login file of docker's form."""

@@ -250,7 +250,7 @@ async def test_whoever_is_cut_before_he_hears_of_his_upload_leaves_nothing(
         await shop.get("/v2/")
     writer.close()
     await reader.read()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while any(uploads.iterdir()):
             await shop.get("/v2/")
     assert (await push_blob(shop, SHOP, bytes(3_000_000))).status_code == 201

@@ -97,7 +97,7 @@ async def test_buildah_pulls_a_base_builds_on_it_and_pushes(served: Served, tmp_
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
     """Return a folder in which the path of a socket is under the kernel's 108 bytes."""
-    with tempfile.TemporaryDirectory(prefix="ph-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ph-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 

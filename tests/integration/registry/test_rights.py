@@ -17,7 +17,7 @@ def code(answer: httpx.Response) -> str:
 
 
 async def test_whoever_has_no_token_is_told_where_to_get_one(served: Served) -> None:
-    async with httpx.AsyncClient() as nobody:
+    async with httpx.AsyncClient(timeout=60) as nobody:
         answer = await nobody.get(f"http://{served.host}/v2/")
     assert answer.status_code == 401
     realm = f'Bearer realm="http://{served.host}/v2/token",service="pierhead"'
@@ -27,7 +27,7 @@ async def test_whoever_has_no_token_is_told_where_to_get_one(served: Served) -> 
 
 async def pass_of(served: Served, who: str, *scopes: str) -> str:
     """Ask as a client that logs in: with a password, for some scopes."""
-    async with httpx.AsyncClient(auth=("me", who)) as basic:
+    async with httpx.AsyncClient(auth=("me", who), timeout=60) as basic:
         answer = await basic.get(f"http://{served.host}/v2/token", params={"scope": [*scopes]})
         assert answer.status_code == 200
         token: str = answer.json()["token"]
@@ -35,7 +35,7 @@ async def pass_of(served: Served, who: str, *scopes: str) -> str:
 
 
 async def test_the_token_call_gives_a_pass_for_a_good_password(served: Served) -> None:
-    async with httpx.AsyncClient(auth=("me", "shop")) as basic:
+    async with httpx.AsyncClient(auth=("me", "shop"), timeout=60) as basic:
         answer = await basic.get(f"http://{served.host}/v2/token?service=pierhead&scope=x")
         assert answer.json()["expires_in"] == 300
         token = answer.json()["token"]
@@ -47,7 +47,7 @@ async def test_the_token_call_gives_a_pass_for_a_good_password(served: Served) -
             assert (await narrow.get("/v2/")).status_code == 200
             assert (await narrow.get("/v2/token")).status_code == 401  # it renews nothing
         assert (await basic.get(f"http://{served.host}/v2/")).status_code == 200
-    async with httpx.AsyncClient(auth=("me", "wrong")) as wrong:
+    async with httpx.AsyncClient(auth=("me", "wrong"), timeout=60) as wrong:
         assert (await wrong.get(f"http://{served.host}/v2/token")).status_code == 401
 
 
@@ -65,7 +65,7 @@ async def test_the_token_call_gives_a_pass_for_a_good_password(served: Served) -
 async def test_the_challenge_says_what_the_token_has_to_be_good_for(
     served: Served, method: str, path: str, scope: str
 ) -> None:
-    async with httpx.AsyncClient() as nobody:
+    async with httpx.AsyncClient(timeout=60) as nobody:
         answer = await nobody.request(method, f"http://{served.host}/v2/{path}")
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"].endswith(f',scope="{scope}"')
@@ -79,13 +79,13 @@ async def test_one_token_is_good_for_all_that_its_holder_may_in_both_scopes(
     scopes = {"scope": [f"repository:{SHOP}:pull", f"repository:{BLOG}:pull,push"]}
     async with served.client("shop") as shop:
         await push_blob(shop, SHOP, b"layer")
-    async with httpx.AsyncClient(auth=("me", "owner")) as basic:
+    async with httpx.AsyncClient(auth=("me", "owner"), timeout=60) as basic:
         answer = await basic.get(f"http://{served.host}/v2/token", params=scopes)
     async with served.client(answer.json()["token"]) as client:
         query = {"mount": digest_of(b"layer"), "from": SHOP}
         mounted = await client.post(f"/v2/{BLOG}/blobs/uploads/", params=query)
         assert mounted.status_code == 201
-    async with httpx.AsyncClient(auth=("me", "blog")) as basic:
+    async with httpx.AsyncClient(auth=("me", "blog"), timeout=60) as basic:
         answer = await basic.get(f"http://{served.host}/v2/token", params=scopes)
     async with served.client(answer.json()["token"]) as client:
         assert (await client.get(f"/v2/{SHOP}/blobs/{digest_of(b'layer')}")).status_code == 404
@@ -137,7 +137,7 @@ async def test_what_was_changed_in_a_pass_opens_nothing(served: Served) -> None:
     said = base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
     wider = base64.urlsafe_b64encode(said.replace(b"pull", b"pull,push")).rstrip(b"=").decode()
     later = base64.urlsafe_b64encode(b"9" + said).rstrip(b"=").decode()
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         for token in (
             f"phs_{wider}.{box}",
             f"phs_{later}.{box}",
@@ -155,7 +155,7 @@ async def test_what_was_changed_in_a_pass_opens_nothing(served: Served) -> None:
 async def test_the_token_call_takes_a_form_too(served: Served) -> None:
     url = f"http://{served.host}/v2/token"
     form = {"grant_type": "password", "username": "me", "password": "shop", "service": "pierhead"}
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         answer = (await client.post(url, data=form)).json()
         assert (answer["token_type"], answer["expires_in"]) == ("Bearer", 300)
         async with served.client(answer["access_token"]) as narrow:

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import json
 import os
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -38,13 +39,24 @@ class Cutting:
     open: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(*self.upstream)
+        there, back = await self._connected()
         answers = asyncio.create_task(self._copy(there, writer, None))
         limit = self.cuts.pop(0) if self.cuts else None
         await self._copy(reader, back, limit)
         answers.cancel()
         for side in (writer, back):
             side.transport.abort() if limit else side.close()
+
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect so that little is under way: what a cut loses was carried, and has to be again.
+
+        Otherwise that is some megabytes, when the other side is late to read.
+        """
+        connection = socket.socket()
+        connection.setblocking(False)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE_BYTES)
+        await asyncio.get_running_loop().sock_connect(connection, self.upstream)
+        return await asyncio.open_connection(sock=connection)
 
     async def _copy(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int | None
@@ -106,7 +118,7 @@ async def test_a_push_that_is_cut_goes_on_where_it_ended(
         httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{proxy.port}",
             headers={"Authorization": "Bearer shop"},
-            timeout=30,
+            timeout=60,
         ) as client,
     ):
         pusher = Pusher(client, SHOP)

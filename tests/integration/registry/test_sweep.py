@@ -71,7 +71,7 @@ async def test_a_sweep_that_is_killed_loses_nothing_and_the_next_one_ends_it(
     await store.close()
     files, trash = tmp_path / "blobs" / "sha256", tmp_path / "trash"
     command = [sys.executable, __file__, str(tmp_path), str(after_files)]
-    ended = await asyncio.to_thread(subprocess.run, command, check=False, timeout=60)
+    ended = await asyncio.to_thread(subprocess.run, command, check=False, timeout=120)
     assert ended.returncode == -signal.SIGKILL
     assert any(trash.iterdir())
 

@@ -12,7 +12,7 @@ async def test_a_built_image_is_pulled_by_its_reference_and_no_other_way(tmp_pat
         await opened.join("one")
         async with opened.client() as owner:
             build = await submit(owner, hello(), key="once")
-            view = await finished(owner, build.id)
+            view = await finished(owner, build.id, within=120)
         assert view.state == "succeeded", opened.logs()
         assert view.reference is not None
         digest = view.reference.partition("@")[2]
@@ -38,4 +38,4 @@ def pull(reference: str, layout: Path, authfile: Path) -> "subprocess.CompletedP
         source,
         target,
     ]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

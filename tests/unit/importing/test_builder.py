@@ -44,6 +44,7 @@ from pierhead.router import (
     Started,
     blocking,
 )
+from pierhead.router import builder as builders
 from pierhead.router.builder import BuildExecutor
 from pierhead.router.events import START
 from pierhead.router.testing import ScriptedBuild, ScriptedExecutor, built
@@ -278,6 +279,27 @@ async def test_cancelling_the_task_cancels_the_build() -> None:
         await task
     assert isinstance(build.ended, Cancelled)
     assert build.ended.reason == "the caller's task was cancelled"
+
+
+async def test_a_cancelled_task_does_not_wait_for_a_control_plane_that_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Mute(ScriptedBuild):
+        async def cancel(self, reason: str) -> Outcome:
+            await asyncio.Event().wait()
+            raise AssertionError(reason)
+
+    assert builders.CANCEL_SECONDS <= 5
+    monkeypatch.setattr(builders, "CANCEL_SECONDS", 0.01)
+    executor = ScriptedExecutor(seconds=FOREVER)
+    task = asyncio.create_task(RoutedImageBuilder(executor).build(REQUEST))
+    (await running(executor)).__class__ = Mute
+
+    task.cancel()
+
+    done, _ = await asyncio.wait({task}, timeout=25)
+    assert done
+    assert task.cancelled()
 
 
 async def test_a_cancelled_scope_cancels_the_build() -> None:

@@ -158,10 +158,11 @@ class Attempts:
             await home.keep_slot_below(self.ceilings.disk_bytes)
         took = asyncio.get_running_loop().time() - began
         left = [*([order.work] if order.work.exists() else []), *home.temporaries()]
+        containers = await home.containers()  # before the mounts, of which it may make one
         return StopProof(
             processes=bounded(map(str, cgroup.processes())),
             mounts=bounded(mounts_below(home.folder)),
-            containers=bounded(await home.containers()),
+            containers=bounded(containers),
             cgroups=bounded(cgroup.leftovers()),
             directories=bounded([*map(str, left), *(await networks.leftovers(network))]),
             took_ms=int(took * 1000),

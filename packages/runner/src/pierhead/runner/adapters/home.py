@@ -75,6 +75,8 @@ class Home:
         if not _has_content(store):
             return []
         listed = await run(*store.buildah("containers", "-q"))
+        # When a killed buildah had a layer mounted, each one after it leaves the store mounted.
+        await asyncio.to_thread(_release_mounts, Path(store.root))
         return listed.output.split() if listed.code == 0 else [listed.output.strip()]
 
     def temporaries(self) -> list[Path]:

@@ -6,7 +6,7 @@ The manifest is the very bytes whose digest the result names; it is never made a
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urljoin
@@ -55,12 +55,7 @@ class Pusher:
                 was_sent = await self._again(lambda: self._blob(built.layout, digest, size))
                 self.sent_layers += was_sent and digest in layers
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for digest, size in blobs.items():
-                    group.create_task(one(digest, size))
-        except ExceptionGroup as errors:  # `except*` would wrap what is raised here once more
-            raise _first(errors) from errors
+        await _all_or_none([one(digest, size) for digest, size in blobs.items()])
         await self._again(lambda: self._manifest(built))
 
     async def _blob(self, layout: Path, digest: str, size: int) -> bool:
@@ -173,12 +168,19 @@ def _arrived(headers: httpx.Headers) -> int:
     return int(end) + 1
 
 
-def _first(errors: ExceptionGroup) -> Exception:
-    """Return the one error of several that is told: the first that is not a group."""
-    found: Exception = errors
-    while isinstance(found, ExceptionGroup):
-        found = found.exceptions[0]
-    return found
+async def _all_or_none(work: Iterable[Coroutine[None, None, None]]) -> None:
+    """Do all of it at once; the first error ends the rest.
+
+    Not a `TaskGroup`: that of Python 3.11 leaves the task in which one fails marked as cancelled,
+    and no timeout of it would be told as one any more.
+    """
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()  # harmless where it has ended
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _refusal(answer: httpx.Response) -> PierheadError:
