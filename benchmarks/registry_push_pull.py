@@ -140,7 +140,7 @@ async def reference(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
                     return (await client.get("/v2/")).is_success
                 return False
 
-            await eventually(answers, within=20, what="docker-registry answers")
+            await eventually(answers, within=60, what="docker-registry answers")
             yield client
     finally:
         process.terminate()
