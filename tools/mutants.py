@@ -168,6 +168,12 @@ MUTANTS: Final = [
         "if len(build.broken_on) > policy.grants_max:",
     ),
     Mutant(
+        "two runners that broke leave a build to each other",
+        "domain/matching.py",
+        "whole = [other for other in others if other.name not in wanted.broken_on]",
+        "whole = [*others]",
+    ),
+    Mutant(
         "a release counts as a failed attempt",
         "domain/build.py",
         "uncounted = replace(build, attempts=build.attempts - 1)",

@@ -75,6 +75,7 @@ class Truth:
     holds: dict[str, list[Hold]] = field(default_factory=lambda: defaultdict(list))
     released: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     broken: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))  # of those
+    breaking: dict[str, str] = field(default_factory=dict)  # of what is being given back so
     queued_since: dict[str, datetime] = field(default_factory=dict)
     idle_since: dict[str, datetime] = field(default_factory=dict)  # by build that waits
     renewed: dict[str, datetime] = field(default_factory=dict)  # by build: its last sign of life
@@ -278,7 +279,7 @@ class Truth:
             machine.name
             for machine in self.machines.values()
             if not machine.here and machine.name in self.heard and self._able(machine, submit)
-            if machine.name not in self.broken[stored.id]
+            if machine.name not in {*self.broken[stored.id], self.breaking.get(stored.id)}
         ]
         if not able:
             return

@@ -203,9 +203,12 @@ class World:
     def release(self, router: Router, grant: Grant, reason: ReleaseReason) -> None:
         build_id, fence = grant.build_id, grant.fence
         before = self.store.ledger.builds_[build_id].build.lease
+        if reason == "unhealthy" and before is not None and before.fence == fence:
+            self.truth.breaking[build_id] = before.runner
         try:
             router.release(build_id, fence, grant.token, reason)
         finally:
+            self.truth.breaking.pop(build_id, None)
             after = self.store.ledger.builds_[build_id].build.lease
             if before is not None and before.fence == fence and after is None:
                 self.truth.released[build_id] += 1

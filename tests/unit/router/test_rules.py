@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import product
 
 import msgspec
 import pytest
@@ -247,6 +248,46 @@ def test_who_broke_while_building_it_leaves_it_to_one_who_did_not(
     wanted: Wanted, others: list[RunnerFacts], taken: bool
 ) -> None:
     assert choose_builds(runner(), [wanted], [runner(), *others]) == (("b_1",) if taken else ())
+
+
+def test_here_leaves_nothing_to_a_runner_that_broke_over_it() -> None:
+    wanted = replace(BROKE_ONE, here_allowed=True)
+
+    assert choose_builds(HERE, [wanted], [runner()]) == ("b_1",)
+    assert choose_builds(HERE, [wanted], [runner(), runner("two")]) == ()
+
+
+def test_who_broke_does_not_wait_for_one_that_takes_nothing() -> None:
+    full = replace(runner("two", free_slots=0), reason="its disk is full", refuses_since=NOW)
+
+    assert choose_builds(runner(), [BROKE_ONE], [full]) == ("b_1",)
+
+
+KINDS = [None, *product((ABLE, NATIVE, EMULATING.capabilities), (False, True))]
+
+
+@pytest.mark.parametrize("kinds", list(product(KINDS, repeat=3)))
+def test_a_build_that_somebody_could_take_is_not_left_by_each_to_another(
+    kinds: tuple[tuple[Capabilities, bool] | None, ...],
+) -> None:
+    """Each of the three is not there, or of one of these kinds, and broke over it or did not."""
+    there = [
+        (runner(name, capabilities=kind[0], here=name == "here"), kind[1])
+        for name, kind in zip(("one", "two", "here"), kinds, strict=True)
+        if kind is not None
+    ]
+    broken = frozenset(found.name for found, broke in there if broke)
+    wanted = replace(FOR_ARM, here_allowed=True, broken_on=broken)
+    machines = [found for found, _ in there]
+    could = any(rejection(found, wanted) is None for found in machines)
+
+    took = [
+        found.name
+        for found in machines
+        if choose_builds(found, [wanted], [one for one in machines if one is not found])
+    ]
+
+    assert bool(took) is could
 
 
 OFFLINE = runner(online=False, seen_at=NOW - timedelta(hours=1))

@@ -130,14 +130,15 @@ def choose_builds(
 
 
 def _leaves(runner: RunnerFacts, wanted: Wanted, others: Sequence[RunnerFacts]) -> bool:
+    # Nobody leaves a build to one that broke over it, or two would leave it to each other.
+    whole = [other for other in others if other.name not in wanted.broken_on]
+    there = [other for other in whole if unfit(other, wanted) is None and other.online]
     if runner.name in wanted.broken_on:
-        able = (other for other in others if unfit(other, wanted) is None and other.online)
-        whole = (other for other in able if other.name not in wanted.broken_on)
-        return any(not other.here or wanted.here_allowed for other in whole)
+        there = [other for other in there if other.refuses_since is None]
+        return any(not other.here or wanted.here_allowed for other in there)
     if emulates(runner, wanted):
-        able = (other for other in others if unfit(other, wanted) is None and other.online)
-        return any(not other.here and not emulates(other, wanted) for other in able)
-    return runner.here and any(rejection(other, wanted) is None for other in others)
+        return any(not other.here and not emulates(other, wanted) for other in there)
+    return runner.here and any(rejection(other, wanted) is None for other in whole)
 
 
 def explain(
