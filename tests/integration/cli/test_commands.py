@@ -1,6 +1,7 @@
 """The command, a control plane and a builder, all real: what people type and what they see."""
 
 import contextlib
+import json
 import os
 import pty
 import re
@@ -11,10 +12,12 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.held_step import held_step
 from tests.ports import free_port
 
 PIERHEAD = Path(sys.executable).with_name("pierhead")
@@ -281,3 +284,47 @@ def test_json_prints_the_problem_document(machine: Machine) -> None:
     assert shown.returncode == 1
     assert '"type":"urn:pierhead:problem:not-found"' in shown.stdout
     assert shown.stderr == ""
+
+
+def test_whoever_watches_late_sees_the_step_with_its_time_and_its_stage_by_name(
+    machine: Machine,
+) -> None:
+    stages = DOCKERFILE.replace("scratch", "scratch AS base") + "FROM base AS web\n"
+    with held_step() as step:
+        folder = machine.context(stages + f"RUN {json.dumps(step.words)}\n")
+        begun = machine.type("build", "--detach", "--no-cache", str(folder))
+        assert begun.returncode == 0, begun.stderr
+        since = _since_the_held_step(machine, begun.stdout.strip())
+        while datetime.now(UTC) - since < timedelta(seconds=4):
+            select.select([], [], [], 0.2)
+        watching = Terminal(machine, "builds", "watch", "--progress", "auto", "@")
+        seen = watching.until(rb"2/2 RUN [^\r\n]*?  \d+ (s|min)").decode()
+        step.let_go()
+        code = watching.end()
+
+    assert code == 0
+    assert _seconds(seen) >= 4
+    lines = watching.seen.decode().splitlines()
+    assert any(line.lstrip().startswith("[2/2] 1/2 FROM base AS web  ") for line in lines)
+    took = next(
+        line for line in lines if re.match(r"\x1b?.*\[2/2\] 2/2 RUN .{20,}  \d+\.\d s$", line)
+    )
+    assert float(took.split()[-2]) >= 4
+
+
+def _since_the_held_step(machine: Machine, build_id: str) -> datetime:
+    """Return when the control plane saw the last step of two stages begin."""
+    watching = subprocess.Popen(
+        [PIERHEAD, "builds", "watch", "--json", build_id],
+        env=machine.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert watching.stdout is not None
+    for line in watching.stdout:
+        event = json.loads(line)
+        if event["event"] == "step" and event["name"].startswith("[2/2] 2/2"):
+            watching.terminate()
+            watching.communicate(timeout=WITHIN)
+            return datetime.fromisoformat(event["at"])
+    raise AssertionError("the step did not begin")

@@ -60,6 +60,26 @@ async def test_steps_come_once_in_order_and_where_their_lines_end(house: House) 
         ]
 
 
+async def test_whoever_watches_late_is_told_for_how_long_the_step_has_run(house: House) -> None:
+    runner = await house.runner()
+    build, grant = await house.leased(runner)
+    attempt = house.client(grant.token)
+    log = b"STEP 1/1: RUN make\n"
+    await attempt.append_log(build.id, grant.fence, 0, zstandard.compress(log))
+
+    ran = []
+    for _ in range(2):
+        house.clock.advance(90)
+        async for event in house.owner.events(build.id):
+            if isinstance(event, Step):
+                assert (event.state, event.took_ms) == ("started", None)
+                ran.append(event.ran_ms or 0)
+                break
+
+    assert ran[0] >= 90_000
+    assert ran[1] >= ran[0] + 90_000
+
+
 async def test_the_step_at_which_a_build_fails_failed(house: House) -> None:
     runner = await house.runner()
     build, grant = await house.leased(runner)

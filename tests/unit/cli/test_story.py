@@ -1,8 +1,9 @@
 """A build's events become the lines that people read, and its end the reference and the code."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
-from typing import cast
+from typing import Literal, cast
 
 import msgspec
 import pytest
@@ -28,6 +29,7 @@ from pierhead.router.cli.follow import Story, follow, proof_text
 STARTED = wire.Started(
     cursor="1", runner="desktop", here=False, attempt=1, fence=1, platforms=("linux/amd64",)
 )
+AT = "2026-01-01T00:00:00Z"
 AWAY = Unavailable(problem("draining", "the control plane is stopping"))
 
 
@@ -49,6 +51,14 @@ def finished(one: wire.BuildView) -> wire.Finished:
 
 def log(text: bytes) -> wire.Log:
     return wire.Log(cursor="2", offset=0, data=text)
+
+
+def began(name: str, ran_ms: int = 0) -> wire.Step:
+    return wire.Step(cursor="2", name=name, state="started", at=AT, ran_ms=ran_ms)
+
+
+def over(name: str, took_ms: int, state: Literal["cached", "done", "failed"] = "done") -> wire.Step:
+    return wire.Step(cursor="2", name=name, state=state, at=AT, took_ms=took_ms)
 
 
 class Scripted:
@@ -81,11 +91,16 @@ async def told(
 async def test_steps_are_told_as_they_end_and_stdout_is_the_reference(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    lines = b"STEP 1/2: FROM scratch\n--> Using cache 00\nSTEP 2/2: RUN x\nsaid\n"
     events: list[wire.Event | Unavailable] = [
         STARTED,
-        log(lines[:30]),
-        log(lines[30:]),
+        log(b"STEP 1/2: FROM scratch\n"),
+        began("1/2 FROM scratch"),
+        log(b"--> Using cache 00\n"),
+        over("1/2 FROM scratch", 400, "cached"),
+        log(b"STEP 2/2: RUN x\n"),
+        began("2/2 RUN x", ran_ms=90_000),
+        log(b"said\n"),
+        over("2/2 RUN x", 61_500),
         finished(view("succeeded")),
     ]
 
@@ -96,11 +111,37 @@ async def test_steps_are_told_as_they_end_and_stdout_is_the_reference(
     assert [line.split() for line in err.splitlines()][:3] == [
         ["where", "desktop", "linux/amd64"],
         ["1/2", "FROM", "scratch", "cached"],
-        ["2/2", "RUN", "x", "0.0", "s"],
+        ["2/2", "RUN", "x", "1", "min", "1", "s"],
     ]
     assert "web  built on desktop in " in err
     assert "\r" not in err
     assert "\x1b" not in err
+
+
+def test_whoever_comes_late_sees_for_how_long_the_step_has_run() -> None:
+    story = Story("web")
+    for event in (STARTED, log(b"STEP 2/2: RUN x\n"), began("2/2 RUN x", ran_ms=90_000)):
+        story.hear(event)
+    began_at = time.monotonic()
+    story.hear(log(b"half way\n"))
+
+    assert story.now(began_at + 600).strip() == "2/2 RUN x  11 min   half way"
+
+
+async def test_a_step_whose_end_was_not_told_has_the_time_that_was_seen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    events: list[wire.Event | Unavailable] = [
+        STARTED,
+        began("1/1 RUN x", ran_ms=7_200_000),
+        finished(view("succeeded")),
+    ]
+
+    await told(Scripted(events))
+
+    line = capsys.readouterr().err.splitlines()[1]
+    assert line.split()[:3] == ["1/1", "RUN", "x"]
+    assert " 2 h " in line
 
 
 async def test_a_note_of_ours_is_told_by_its_place_and_never_by_its_words(
@@ -362,10 +403,11 @@ async def test_each_of_several_platforms_is_told_by_its_name_and_none_disturbs_t
         wire.Queued(cursor="1"),
         of(amd, STARTED),
         of(arm, msgspec.structs.replace(STARTED, runner="pi", platforms=(arm,))),
-        of(amd, log(b"STEP 1/1: FROM sc")),
-        of(arm, log(b"STEP 1/1: FROM other\n")),
-        of(amd, wire.Log(cursor="3", offset=17, data=b"ratch\n")),
+        of(amd, began("1/1 FROM scratch")),
+        of(arm, began("1/1 FROM other")),
+        of(arm, over("1/1 FROM other", 0)),
         of(arm, wire.Notice(cursor="4", text="succeeded on pi")),
+        of(amd, over("1/1 FROM scratch", 0)),
         of(amd, wire.Notice(cursor="5", text="succeeded on desktop")),
         finished(of_both("succeeded", result, "succeeded", "succeeded")),
     ]

@@ -8,6 +8,7 @@ import pytest
 from pierhead.runner.domain.bases import (
     HOSTS_MAX,
     authorization,
+    bases_of_stages,
     image_of_the_machine,
     login_file,
     registries_alone,
@@ -107,3 +108,12 @@ def test_the_machines_own_policy_goes_on_to_hold_for_registries() -> None:
     assert made["transports"]["dir"] == made["transports"]["oci"] == {"": [{"type": "reject"}]}
     assert json.loads(registries_alone(None))["default"] == [{"type": "insecureAcceptAnything"}]
     assert registries_alone("not json") == "not json"
+
+
+def test_a_stage_begins_with_what_stands_there_and_with_no_variable() -> None:
+    dockerfile = (
+        "ARG WHO=mid\nFROM scratch AS base\nCOPY --from=alpine /a /\n"
+        "FROM --platform=linux/arm64 base AS mid\nFROM ${WHO} AS last\n"
+    )
+    assert bases_of_stages(dockerfile, {}) == ("scratch", "base", "mid")
+    assert bases_of_stages(dockerfile, {"WHO": "base"}) == ("scratch", "base", "base")

@@ -28,8 +28,28 @@ HEARD = (
 )
 
 
+ID = b"7028e0cbf70ff86e46f843706486d47bbf2465a69744efda5a2cd638f23d0232"
+BASES = ("scratch", "base", "mid", "$WHO or\nSTEP 1/1: RUN x")
+STAGES = (
+    b"[1/4] STEP 1/1: FROM scratch AS base\n"
+    b"[2/4] STEP 1/2: FROM %(id)s AS mid\n[2/4] STEP 2/2: RUN echo\n"
+    + mark(WORD, BEGIN)
+    + b"[3/4] STEP 1/2: FROM %(id)s AS x\n"
+    + mark(WORD, END)
+    + b"--> %(id)s\n[3/4] STEP 1/1: FROM --platform=linux/arm64 %(id)s\r\n"
+    b"[4/4] STEP 1/1: FROM %(id)s\n[9/9] STEP 1/1: FROM %(id)s AS y\n[3/4] STEP 1/1: FROM %(id)s"
+) % {b"id": ID}
+NAMED = (
+    b"[1/4] STEP 1/1: FROM scratch AS base\n"
+    b"[2/4] STEP 1/2: FROM base AS mid\n[2/4] STEP 2/2: RUN echo\n"
+    b" [3/4] STEP 1/2: FROM %(id)s AS x\n"
+    b"--> %(id)s\n[3/4] STEP 1/1: FROM --platform=linux/arm64 mid\r\n"
+    b"[4/4] STEP 1/1: FROM %(id)s\n[9/9] STEP 1/1: FROM %(id)s AS y\n[3/4] STEP 1/1: FROM mid"
+) % {b"id": ID}
+
+
 def heard(*pieces: bytes) -> bytes:
-    voices = Voices(WORD)
+    voices = Voices(WORD, BASES)
     return b"".join([*map(voices.feed, pieces), voices.finish()])
 
 
@@ -43,7 +63,18 @@ def test_it_does_not_matter_how_the_output_is_cut(cuts: list[int]) -> None:
     assert heard(*(SAID[begin:end] for begin, end in pairwise(at))) == HEARD
 
 
+def test_a_stage_that_begins_with_an_earlier_one_is_told_by_its_name() -> None:
+    assert heard(STAGES) == NAMED
+
+
+@given(st.lists(st.integers(0, len(STAGES)), max_size=12))
+def test_a_stages_name_does_not_depend_on_how_the_output_is_cut(cuts: list[int]) -> None:
+    at = [0, *sorted(cuts), len(STAGES)]
+    assert heard(*(STAGES[begin:end] for begin, end in pairwise(at))) == NAMED
+
+
 def test_every_byte_by_itself_is_heard_alike() -> None:
+    assert heard(*(STAGES[at : at + 1] for at in range(len(STAGES)))) == NAMED
     assert heard(*(SAID[at : at + 1] for at in range(len(SAID)))) == HEARD
 
 

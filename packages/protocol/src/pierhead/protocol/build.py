@@ -174,6 +174,7 @@ class Step(Struct, frozen=True, kw_only=True, tag="step", tag_field="event"):
     state: Literal["started", "cached", "done", "failed"]
     at: str  # RFC 3339
     took_ms: int | None = None  # of steps that ended
+    ran_ms: int | None = None  # of one that runs: for how long, when this was sent
     platform: PlatformText | None = None
 
 

@@ -34,7 +34,8 @@ from pierhead.protocol.errors import PierheadError, Unavailable
 from pierhead.protocol.result import Envelope, Failure
 from pierhead.protocol.units import cores
 
-_STEP: Final = re.compile(r"^(\[\d+/\d+\] )?STEP (\d+/\d+): (.*)$")
+# Lines of the log that say what a step's event says as well.
+_OF_A_STEP: Final = re.compile(r"(\[\d+/\d+\] )?STEP \d+/\d+: |--> Using cache")
 AGAIN_SECONDS: Final = 1.0
 EXPLAIN_SECONDS: Final = 2.0
 # While nothing else changes, how long it may take is told again this often.
@@ -66,7 +67,6 @@ class Story:
         self._line = b""
         self._step: tuple[str, float] | None = None
         self._said = ""  # by the step that runs, at last
-        self._cached = False
         self._began = time.monotonic()  # noqa: TID251 - what people see is real time
         self._runner = ""
         self._here = False
@@ -97,7 +97,7 @@ class Story:
                     self._tell(self._mark + note.decode("utf-8", "replace").rstrip("\n"))
                 self._hear_log(data if self._raw else data[len(note) :])
             case wire.Step():
-                pass  # the log says so
+                self._hear_step(event)
             case wire.PhaseChanged():
                 pass  # a phase is over sooner than its last lines of log are here
             case wire.Requeued(reason=reason):
@@ -218,26 +218,32 @@ class Story:
             self._hear_line(line.decode("utf-8", "replace").rstrip("\r"))
 
     def _hear_line(self, line: str) -> None:
-        found = _STEP.match(line)
         if self._raw:
             if not self._quiet:
                 tell_log(self._mark + line)
-        elif found is not None:
-            self._end_step()
-            text = f" {self._mark}{found[1] or ''}{found[2]} {found[3]}"
-            self._step = (text, time.monotonic())  # noqa: TID251 - what people see is real time
-            self._cached, self._said = False, ""
-        elif line.startswith("--> Using cache"):
-            self._cached = True
-        else:
+        elif not _OF_A_STEP.match(line):
             self._said = shown_line(line, colours=False).strip() or self._said
 
-    def _end_step(self) -> None:
+    def _hear_step(self, step: wire.Step) -> None:
+        if self._raw:
+            return  # the log says so
+        if step.state == "started":
+            self._end_step()
+            ran = (step.ran_ms or 0) / 1000
+            began = time.monotonic() - ran  # noqa: TID251 - what people see is real time
+            self._step, self._said = (f" {self._mark}{step.name}", began), ""
+        elif step.state == "cached":
+            self._end_step("cached")
+        else:
+            self._end_step(None if step.took_ms is None else duration(step.took_ms / 1000))
+
+    def _end_step(self, took: str | None = None) -> None:
+        """Tell of the step that ran, if there is one; `took`: as the control plane knows it."""
         if self._step is None:
             return
         text, began = self._step
-        took = "cached" if self._cached else duration(time.monotonic() - began)  # noqa: TID251
-        self._tell(f"{text[:72]:72}  {took}")
+        seen = time.monotonic() - began  # noqa: TID251
+        self._tell(f"{text[:72]:72}  {took or duration(seen)}")
         self._step = None
 
     def _break_off(self) -> None:

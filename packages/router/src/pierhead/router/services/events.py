@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from pierhead.protocol.build import Event, Finished, Log, Notice, Queued
+from pierhead.protocol.build import Event, Finished, Log, Notice, Queued, Step
 from pierhead.router.domain.errors import InvalidRequest, NotFound
 from pierhead.router.domain.logbook import Cursor
 from pierhead.router.domain.parent import Parent
@@ -34,6 +34,7 @@ LOG_EVENT_BYTES: Final = 64 * 1024
 LOOK_AGAIN_SECONDS: Final = 5.0
 _EVENT: Final = msgspec.json.Decoder(Event)
 _FINISHED: Final = str(Finished.__struct_config__.tag)
+_STEP: Final = str(Step.__struct_config__.tag)
 _QUEUED: Final = str(Queued.__struct_config__.tag)
 
 
@@ -129,11 +130,15 @@ class Events:
 
     async def _tell(self, reader: _Reader, events: Sequence[StoredEvent]) -> AsyncIterator[Event]:
         """Yield what a reader has not seen: the events, and the log before, between and after."""
+        last_step = [event.sequence for event in events if event.kind == _STEP][-1:]
         for event in events:
             async for log in self._log_until(reader, event.log_size):
                 yield log
             reader.pass_event(event)
-            yield _marked(_looked(_EVENT.decode(event.payload), reader), reader.platform)
+            told = _looked(_EVENT.decode(event.payload), reader)
+            if event.sequence in last_step:
+                told = _running(told, self.clock.now())
+            yield _marked(told, reader.platform)
         size = self.logs.size(reader.build_id, reader.fence) if reader.fence else 0
         async for log in self._log_until(reader, size):
             yield log
@@ -179,6 +184,14 @@ def _looked(event: Event, reader: _Reader) -> Event:
     return msgspec.structs.replace(
         event, position=looks.place, expected_wait_seconds=looks.wait_seconds
     )
+
+
+def _running(event: Event, now: datetime) -> Event:
+    """Return the last step with how long it has run: who watches came late, by another clock."""
+    if not isinstance(event, Step) or event.state != "started":
+        return event
+    ran = now - datetime.fromisoformat(event.at)
+    return msgspec.structs.replace(event, ran_ms=max(0, int(ran.total_seconds() * 1000)))
 
 
 def _marked(event: Event, platform: str | None) -> Event:

@@ -30,7 +30,7 @@ from pierhead.runner.adapters.relay import Relay
 from pierhead.runner.adapters.shelter import open_shelter
 from pierhead.runner.adapters.standing import Standing, context_changed, layers_changed
 from pierhead.runner.domain import programs as rules
-from pierhead.runner.domain.bases import registries_named
+from pierhead.runner.domain.bases import bases_of_stages, registries_named
 from pierhead.runner.domain.failure import Ending, explain, lost_builder
 from pierhead.runner.domain.invocation import (
     LAST_BUILT,
@@ -126,7 +126,8 @@ class Attempts:
                 )
                 place = _place(order, home, cgroup, word, relay)
                 standing = Standing.on(_folders(order, home, store))
-                voices = Voices(word.encode())
+                bases = bases_of_stages(dockerfile.text_of(order), order.plan.build_args)
+                voices = Voices(word.encode(), bases)
                 commands = Commands(order, cgroup, watch, progress, log, keep, voices, hidden)
                 ending = await commands.run([*place, *command], hidden)
             if relay is not None:

@@ -118,8 +118,18 @@ def _pair(password: str) -> str:
     return base64.b64encode(f"{_USER}:{password}".encode()).decode()
 
 
+def bases_of_stages(dockerfile: str, build_args: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what each stage begins with, as it is written: an image, or an earlier stage."""
+    return tuple(name for name, begins in _named(dockerfile, build_args) if begins)
+
+
 def _images(dockerfile: str, build_args: Mapping[str, str]) -> Iterator[str]:
     """Yield what may be an image; names of stages among them do no harm."""
+    return (name for name, _ in _named(dockerfile, build_args))
+
+
+def _named(dockerfile: str, build_args: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
+    """Yield what images and stages are called, and whether a stage begins with it."""
     values: dict[str, str] = {}
     for one in instructions(dockerfile):
         words = one.words
@@ -133,9 +143,9 @@ def _images(dockerfile: str, build_args: Mapping[str, str]) -> Iterator[str]:
                     if equals:
                         values[name] = _expanded(_bare(value), values)
             case "FROM" if len(words) > 1:
-                yield _expanded(words[1], values)
+                yield _expanded(words[1], values), True
             case "COPY" | "ADD" | "RUN":
-                yield from (_expanded(image, values) for image in _of_flags(one))
+                yield from ((_expanded(image, values), False) for image in _of_flags(one))
 
 
 def _of_flags(one: Instruction) -> Iterable[str]:

@@ -5,11 +5,15 @@ between buildah and runc says with a word that no step knows where a step's outp
 it ends. A step's line that reads like one of the builder's, which others look for in the log, gets
 a space before it; from then on a line that begins like one is one.
 
+buildah knows an earlier stage by the image that came of it, and says so: `FROM 3f2a... AS web`. In
+its own lines that becomes what the Dockerfile has there.
+
 What is not here: a build without isolation, whose steps run without anything between. There all
 output is taken for the builder's.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,6 +26,12 @@ _LOOKALIKE: Final = re.compile(
 )
 # The beginning of a line that may still become one.
 _MAY_BECOME: Final = re.compile(rb"[SE\-][^\n]{0,20}\Z|\[[\d/]{0,9}(?:\](?: [^\n]{0,20})?)?\Z")
+# A stage that begins with an image that has no name, and the beginning of such a line.
+_FROM_STAGE: Final = re.compile(
+    rb"^(\[(\d{1,4})/\d{1,4}\] STEP \d{1,4}/\d{1,4}: FROM (?:--\S+ )*)[0-9a-f]{64}(?=\s|\Z)",
+    re.MULTILINE,
+)
+_MAY_NAME: Final = re.compile(rb"\[\d{1,4}/\d{1,4}\] STEP \d{1,4}/\d{1,4}: FROM [^\n]{0,200}\Z")
 # buildah's last words; they repeat the text of a step, which may have lines of its own.
 _LAST_WORDS: Final = re.compile(rb"^Error: [^\n]*\n?", re.MULTILINE)
 
@@ -31,6 +41,7 @@ class Voices:
     """Reads output as it comes, and gives it back without the marks."""
 
     word: bytes
+    bases: Sequence[str] = ()  # what each stage begins with, as the Dockerfile has it
     _begin: bytes = field(init=False)
     _end: bytes = field(init=False)
     _held: bytes = b""  # perhaps the beginning of a mark
@@ -85,12 +96,18 @@ class Voices:
             return b""
         begins = text.rfind(b"\n") + 1
         rest = text[begins:]
-        if not whole and (begins or self._at_line) and _MAY_BECOME.match(rest):
+        if not whole and (begins or self._at_line) and self._is_open(rest):
             self._line, text = rest, text[:begins]
         told = self._told(text)
         if text:
             self._at_line = text.endswith(b"\n")
         return told
+
+    def _is_open(self, line: bytes) -> bool:
+        """Say whether the beginning of a line may still become one that is told in another way."""
+        if _MAY_BECOME.match(line):
+            return True
+        return not self._in_step and _MAY_NAME.match(line) is not None
 
     def _told(self, text: bytes) -> bytes:
         first, rest = b"", text
@@ -101,9 +118,17 @@ class Voices:
             return first + _LOOKALIKE.sub(b" ", rest)
         said = _LAST_WORDS.search(rest)
         if said is None:
-            return text
+            return first + _FROM_STAGE.sub(self._with_its_name, rest)
         self._is_over = True
-        return first + rest[: said.end()] + _LOOKALIKE.sub(b" ", rest[said.end() :])
+        own, last = rest[: said.end()], rest[said.end() :]
+        return first + _FROM_STAGE.sub(self._with_its_name, own) + _LOOKALIKE.sub(b" ", last)
+
+    def _with_its_name(self, found: re.Match[bytes]) -> bytes:
+        number = int(found[2])
+        base = self.bases[number - 1] if 0 < number <= len(self.bases) else ""
+        # A variable can hold anything, and what buildah makes of one is not known here.
+        is_a_word = base.isprintable() and len(base.split()) == 1
+        return found[1] + base.encode() if is_a_word else found[0]
 
 
 def mark(word: bytes, what: bytes) -> bytes:
