@@ -5,10 +5,18 @@ from typing import Any
 import pytest
 
 from pierhead.protocol.build import BuildPage
-from pierhead.protocol.meta import Meta, ServerCapabilities
+from pierhead.protocol.meta import Concern, Meta, ServerCapabilities
 from pierhead.protocol.runner import RunnerView
 from pierhead.router.cli import status
 from tests.unit.cli.test_nodes import ABLE
+
+ENDS = Concern(what="authority", text="the certificate authority ends", remedy="pierhead ca rotate")
+CHANGES = Concern(
+    what="authority",
+    text="the certificate authority is being changed",
+    remedy="pierhead ca",
+    needs_you=False,
+)
 
 
 def runner(name: str, **changes: Any) -> RunnerView:
@@ -34,7 +42,9 @@ def test_only_what_somebody_has_to_look_after_needs_you(
     )
 
     async def look(_url: str | None) -> tuple[Meta, ServerCapabilities, BuildPage]:
-        able = ServerCapabilities(registry="127.0.0.1:7443", runners=runners)
+        able = ServerCapabilities(
+            registry="127.0.0.1:7443", runners=runners, concerns=(ENDS, CHANGES)
+        )
         return Meta(low=1, high=1, release="1.2.0"), able, BuildPage(builds=())
 
     monkeypatch.setattr(status, "_look", look)
@@ -42,9 +52,15 @@ def test_only_what_somebody_has_to_look_after_needs_you(
     status.command()
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "needs you   gone is offline (last seen 2026-03-01T12:00:00Z)"
-    assert lines[1] == "control plane ready, 1.2.0, registry 127.0.0.1:7443"
-    assert [line.split()[:2] for line in lines[3:]] == [
+    assert lines[:5] == [
+        "needs you   the certificate authority ends",
+        "            -> pierhead ca rotate",
+        "needs you   gone is offline (last seen 2026-03-01T12:00:00Z)",
+        "note        the certificate authority is being changed",
+        "            -> pierhead ca",
+    ]
+    assert lines[5] == "control plane ready, 1.2.0, registry 127.0.0.1:7443"
+    assert [line.split()[:2] for line in lines[7:]] == [
         ["busy", "ready"],
         ["gone", "offline"],
         ["resting", "stopped"],

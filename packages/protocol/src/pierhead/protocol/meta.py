@@ -31,12 +31,22 @@ class Limits(Struct, frozen=True, kw_only=True):
     log_part_bytes: int = 256 * 1024
 
 
+class Concern(Struct, frozen=True, kw_only=True):
+    """Something that the owner of a control plane should know of, in time."""
+
+    what: ShortText  # "authority", "certificate"
+    text: ShortText
+    remedy: ShortText  # what to type
+    needs_you: bool = True  # no: it goes on by itself
+
+
 class ServerCapabilities(Struct, frozen=True, kw_only=True):
     """Answer to `GET /api/capabilities`: what this control plane can build, now."""
 
     registry: ShortText  # HOST of references: "127.0.0.1:7443"
     runners: tuple[RunnerView, ...]
     limits: Limits = Limits()
+    concerns: tuple[Concern, ...] = ()  # told to owners alone; what needs them comes first
 
 
 class PullTokenRequest(Struct, frozen=True, kw_only=True):

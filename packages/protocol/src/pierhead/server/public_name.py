@@ -60,6 +60,12 @@ class DomainCertificate:
         """Say whether the name can be vouched for."""
         return self._context is not None
 
+    @property
+    def shown(self) -> bytes | None:
+        """The certificate, PEM; none: there is none yet."""
+        found = read_pair(self._path)
+        return None if found is None else found.certificate
+
     def context_for(self, hello: bytes, own: ssl.SSLContext) -> ssl.SSLContext:
         """Return what answers a handshake; `own` is for all other names, and until there is one."""
         if self._proving is not None and asks_for_proof(hello):

@@ -102,11 +102,16 @@ class Certificates:
         return fingerprint(self._signing.signs.certificate)
 
     @property
-    def key_pin(self) -> str:
-        """The pin of the server's own key, for programs that know no authority."""
+    def shown(self) -> bytes:
+        """The server's certificate, PEM."""
         server = self._load(OWN_FILE)
         assert server is not None, "the constructor made it"
-        return key_pin(server.certificate)
+        return server.certificate
+
+    @property
+    def key_pin(self) -> str:
+        """The pin of the server's own key, for programs that know no authority."""
+        return key_pin(self.shown)
 
     def change(self, signing: Signing, names: Sequence[str], *, now: datetime) -> None:
         """Let other authorities count from now on; the next handshake shows it."""

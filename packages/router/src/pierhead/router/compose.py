@@ -283,13 +283,24 @@ def _handlers(
         projects=ProjectHandlers(
             authenticate=authenticate,
             projects=projects,
-            able=CapabilitiesOf(store=of.store, clock=of.clock, host=host),
+            able=_capabilities(of, host),
         ),
         tokens=TokenHandlers(
             authenticate=authenticate, identity=of.identity, tokens=_tokens(of, host)
         ),
         logins=LoginHandlers(authenticate=authenticate, logins=of.mirror.logins),
         authority=AuthorityHandlers(authenticate=authenticate, authorities=authorities),
+    )
+
+
+def _capabilities(of: _Parts, host: str) -> CapabilitiesOf:
+    found = of.handshakes
+    return CapabilitiesOf(
+        store=of.store,
+        clock=of.clock,
+        host=host,
+        roots=found,
+        shown=(lambda: ()) if found is None else found.shown,
     )
 
 

@@ -14,6 +14,7 @@ import os
 import re
 import ssl
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -156,6 +157,14 @@ def fingerprints(ca: str) -> tuple[str, ...]:
     if not found:
         raise ValueError("there is no certificate")
     return found
+
+
+def certificate_ends(ca: str) -> tuple[datetime, ...]:
+    """Return when each authority in a text (PEM) ends to be one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=ca)
+    ends = (str(one["notAfter"]) for one in context.get_ca_certs())
+    return tuple(datetime.fromtimestamp(ssl.cert_time_to_seconds(one), UTC) for one in ends)
 
 
 def read_pin(text: str) -> str:

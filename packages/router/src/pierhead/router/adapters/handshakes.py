@@ -17,6 +17,7 @@ from pierhead.router.domain.authority import (
     Switched,
     newest,
 )
+from pierhead.router.domain.concern import Shown
 from pierhead.router.domain.errors import NotReady
 from pierhead.router.domain.reach import Reach
 from pierhead.router.ports.system import Clock
@@ -133,6 +134,14 @@ class Handshakes:
             raise NotReady(f"there is no certificate for {self._reached.name} yet", hint=hint)
         return None, ""
 
+    def shown(self) -> tuple[Shown, ...]:
+        """Return the certificates that handshakes show, as long as each is good."""
+        again = "pierhead up, and read the control plane's log: certificate.renewal-failed"
+        name, own = self._reached.name, self._own.shown
+        if self._public is None:
+            return (_shown(name, own, again),)
+        return (_shown(name, self._public.shown, "pierhead up says why"),)
+
     def context_for(self, hello: bytes) -> ssl.SSLContext:
         """Return what answers a handshake that begins so."""
         if self._public is None:
@@ -179,6 +188,11 @@ def state_of(signing: Signing) -> Authority:
 
 def _root(certificate: bytes) -> Root:
     return Root(fingerprint(certificate), *lifetime(certificate))
+
+
+def _shown(name: str, certificate: bytes | None, remedy: str) -> Shown:
+    made, ends = (None, None) if certificate is None else lifetime(certificate)
+    return Shown(name=name, made_at=made, ends_at=ends, remedy=remedy)
 
 
 def _public(settings: Settings, folder: Path, clock: Clock) -> DomainCertificate | None:

@@ -112,7 +112,7 @@ class Authorities:
         """Go on to the next phase if its time has come."""
         if self.roots is None or isinstance(self.roots.state, Steady):
             return
-        machines = await self.store.read(_machines)
+        machines = await self.store.read(machines_of)
         async with self.turning:
             now = self.clock.now()
             if rules.is_due(self.roots.state, machines, now):
@@ -141,7 +141,7 @@ class Authorities:
         )
 
     async def _view(self, roots: Roots) -> AuthorityView:
-        machines = await self.store.read(_machines)
+        machines = await self.store.read(machines_of)
         return view(roots.state, machines)
 
 
@@ -175,7 +175,8 @@ def _root_view(root: Root) -> RootView:
     return RootView(fingerprint=root.pin, since=written(root.made_at), until=written(root.ends_at))
 
 
-def _machines(ledger: Ledger) -> Sequence[Machine]:
+def machines_of(ledger: Ledger) -> Sequence[Machine]:
+    """Return what all runners but our own said of whom they believe."""
     return [
         Machine(
             name=known.name,

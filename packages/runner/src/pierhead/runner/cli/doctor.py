@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -10,20 +11,25 @@ import typer
 
 from pierhead.protocol.answers import Finding
 from pierhead.protocol.cli.builder import install_line
+from pierhead.protocol.cli.place import Place, find_place
 from pierhead.protocol.cli.speak import OK, REFUSED, give, give_json, size
+from pierhead.protocol.client.trust import certificate_ends
 from pierhead.protocol.errors import PierheadError, Unavailable
+from pierhead.protocol.meta import Concern
 from pierhead.protocol.programs import ISOLATING, PACKAGES, ROOTLESS, SEARCH
 from pierhead.runner.app import examine, reaches
 from pierhead.runner.config import Joined, at_work, joined_before, state_folder
 
 GIB: Final = 1024**3
+ANSWER_SECONDS: Final = 5.0
+AUTHORITY_TOLD_BEFORE: Final = timedelta(days=183)
 DISK_FREE_MIN: Final = 2 * GIB
 MEMORY_MIN: Final = GIB
 
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="As JSON")] = False) -> int:
     """Look at this machine as a builder, and let it build; exit 1 if something has to be mended."""
-    found = [*_programs(), _user(), _cgroups(), _disk(), _memory(), *_runner()]
+    found = [*_programs(), _user(), _cgroups(), _disk(), _memory(), *_runner(), *_control_plane()]
     if shutil.which("buildah", path=SEARCH):
         found += _build()
     if as_json:
@@ -59,8 +65,21 @@ def _runner() -> list[Finding]:
     what = f"{joined.name} of {joined.url}"
     if pid is None:
         remedy = "pierhead runner start"
-        return [Finding(what="runner", text=f"{what} is stopped", remedy=remedy), _reach(joined)]
-    return [Finding(what="runner", text=f"{what} is at work (process {pid})"), _reach(joined)]
+        at_work_or_not = Finding(what="runner", text=f"{what} is stopped", remedy=remedy)
+    else:
+        at_work_or_not = Finding(what="runner", text=f"{what} is at work (process {pid})")
+    return [at_work_or_not, _reach(joined), *_believed(joined)]
+
+
+def _believed(joined: Joined) -> list[Finding]:
+    """Say when the last authority ends by which the control plane is believed here."""
+    if joined.ca is None:
+        return []
+    ends = max(certificate_ends(joined.ca))
+    if datetime.now(UTC) < ends - AUTHORITY_TOLD_BEFORE:  # noqa: TID251 - of this machine
+        return []
+    text = f"{joined.url} is believed by an authority that ends on {ends:%Y-%m-%d}"
+    return [Finding(what="authority", text=text, remedy="on the control plane: pierhead ca rotate")]
 
 
 def _reach(joined: Joined) -> Finding:
@@ -70,6 +89,26 @@ def _reach(joined: Joined) -> Finding:
     except PierheadError as error:
         return Finding(what="reach", text=str(error), remedy=error.problem.hint or "")
     return Finding(what="reach", text=f"{joined.url} answers")
+
+
+def _control_plane() -> list[Finding]:
+    """Say what its owner should know of the control plane that commands of this machine use."""
+    place = find_place()
+    if place.token is None:
+        return []
+    try:
+        concerns = asyncio.run(_concerns(place))
+    except (PierheadError, TimeoutError):
+        return []  # whether it can be reached is said of runners alone
+    return [
+        Finding(what=one.what, text=one.text, remedy=one.remedy if one.needs_you else "")
+        for one in concerns
+    ]
+
+
+async def _concerns(place: Place) -> tuple[Concern, ...]:
+    async with asyncio.timeout(ANSWER_SECONDS), place.client() as client:
+        return (await client.capabilities()).concerns
 
 
 def _place() -> Path:
