@@ -72,15 +72,21 @@ def test_a_row_is_as_wide_as_the_terminal(line: str, row: str) -> None:
     assert live.clipped(line, 5) == row
 
 
+def began(name: str) -> wire.Step:
+    return wire.Step(cursor="2", name=name, state="started", at="2026-03-01T12:00:00Z")
+
+
 def test_what_goes_on_is_the_step_and_what_it_says() -> None:
     story = Story("web")
     story.hear(wire.Log(cursor="1", offset=0, data=b"[1/2] STEP 3/4: RUN make\n"))
+    story.hear(began("[1/2] 3/4 RUN make"))
     story.hear(wire.Log(cursor="2", offset=25, data=b"cc -c a.c\ncc -c"))
 
     assert story.now(0.0).startswith(" [1/2] 3/4 RUN make  ")
     assert story.now(0.0).endswith("   cc -c a.c")
 
     story.hear(wire.Log(cursor="3", offset=41, data=b" b.c\nSTEP 4/4: CMD a\n"))
+    story.hear(began("4/4 CMD a"))
 
     assert story.now(0.0).startswith(" 4/4 CMD a")
     assert "cc" not in story.now(0.0)
@@ -88,6 +94,6 @@ def test_what_goes_on_is_the_step_and_what_it_says() -> None:
 
 def test_who_wants_it_quiet_is_told_nothing_of_what_goes_on() -> None:
     story = Story("web", quiet=True)
-    story.hear(wire.Log(cursor="1", offset=0, data=b"STEP 3/4: RUN make\n"))
+    story.hear(began("3/4 RUN make"))
 
     assert story.now(0.0) == ""
