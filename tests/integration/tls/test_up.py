@@ -303,8 +303,10 @@ def mobile(tmp_path: Path) -> Iterator[Keyboard]:
         ip("-n", name, "address", "add", "203.0.113.7/24", "dev", "wan0")
         yield machine
     finally:
-        machine.type("up", "--stop")
-        ip("netns", "delete", name)
+        try:
+            machine.type("up", "--stop")
+        finally:  # however long that took
+            ip("netns", "delete", name)
 
 
 def registry_of(machine: Keyboard) -> str:
