@@ -16,12 +16,18 @@ settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("explore" if os.environ.get("PIERHEAD_EXPLORE") else "fixed")
 
+QUEUED_SECONDS = 1200
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", default="1/1", help="so many-th of so many parts of the files")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        # Its time begins with the fixture, and others may have the port for minutes.
+        if "nobody_named" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(QUEUED_SECONDS))
     number, parts = map(int, config.getoption("--part").split("/"))
     files = list(dict.fromkeys(item.path for item in items))
     mine = {*files[number - 1 :: parts]}

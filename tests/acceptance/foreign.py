@@ -26,10 +26,9 @@ from pierhead.protocol.result import Envelope, PlatformImage
 from pierhead.protocol.runner import AddRunner, Capabilities, Enroll, SessionRequest
 from tests.integration.router.stage import push_blob, push_manifest
 
-from .stage import Stage
+from .stage import PATIENCE_SECONDS, Stage
 
 PLATFORM = "linux/arm64"
-WAIT_SECONDS = 90.0
 ABLE = Capabilities(
     platforms=(PLATFORM,),
     backend="buildah of a test",
@@ -65,7 +64,7 @@ class ForeignRunner:
 
     async def take(self) -> Grant:
         """Wait for a build, for as long as any command is given."""
-        async with asyncio.timeout(WAIT_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             return await self._take()
 
     async def _take(self) -> Grant:
@@ -138,7 +137,9 @@ class ForeignRunner:
         manifest = json.loads(blob(top))
         parts = [manifest["config"]["digest"], *(one["digest"] for one in manifest["layers"])]
         headers = {"Authorization": f"Bearer {grant.token}"}
-        async with httpx.AsyncClient(base_url=self.on.url, headers=headers) as http:
+        async with httpx.AsyncClient(
+            base_url=self.on.url, headers=headers, timeout=PATIENCE_SECONDS
+        ) as http:
             for part in parts:
                 assert (await push_blob(http, grant.repository, blob(part))).status_code == 201
             answer = await push_manifest(http, grant.repository, blob(top))

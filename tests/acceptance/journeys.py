@@ -22,7 +22,7 @@ from tests.integration.router.stage import tiny_image
 from tests.ports import free_port
 from tests.usual_port import usual_port
 
-from .stage import BIN, BUSYBOX, ROOT, Stage, eventually, stage
+from .stage import BIN, BUSYBOX, PATIENCE_SECONDS, ROOT, Stage, eventually, stage
 
 PAGES: Final = ROOT / "docs" / "journeys"
 BLOCK: Final = re.compile(r"(?<=```console\n).*?(?=```)", re.DOTALL)
@@ -71,7 +71,7 @@ class Scene:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=120,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
         # Where things are elsewhere is where they are for whoever reads the page.
@@ -85,10 +85,12 @@ class Scene:
             async with self.stage.client() as owner:
                 newest, *older = (await owner.builds(limit=5)).builds
             # The desktop has one slot: what comes while it builds has to wait.
-            waits = newest.position is not None and any(one.step for one in older)
+            # One that is asked to end makes place, and what waits for it begins.
+            goes_on = any(one.step and not one.cancel_requested for one in older)
+            waits = newest.position is not None and goes_on
             return waits or newest.step is not None or newest.finished_at is not None
 
-        await eventually(begun, within=60, what="the newest build runs")
+        await eventually(begun, within=PATIENCE_SECONDS, what="the newest build runs")
 
 
 @asynccontextmanager
@@ -123,9 +125,11 @@ async def desktop_is_off(folder: Path, work: Path) -> AsyncIterator[Scene]:
         async def offline() -> bool:
             async with on.client() as owner:
                 runners = (await owner.capabilities()).runners
-            return any(one.name == "desktop" and not one.online for one in runners)
+            here = any(one.here and one.online for one in runners)
+            return here and any(one.name == "desktop" and not one.online for one in runners)
 
-        await eventually(offline, within=90, what="desktop is seen to be offline")
+        what = "desktop is seen to be offline, and the builder on this machine is there"
+        await eventually(offline, within=PATIENCE_SECONDS, what=what)
         yield Scene(on, work)
 
 

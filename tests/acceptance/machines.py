@@ -111,8 +111,9 @@ class Machine:
         for process in self.started:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(10)
-        self.run("pierhead", "runner", "stop")
-        self.run("pierhead", "up", "--stop")
+        for command in (("runner", "stop"), ("up", "--stop")):
+            with contextlib.suppress(subprocess.TimeoutExpired):  # what is left is killed
+                self.run("pierhead", *command)
         left = subprocess.run(
             ["ip", "netns", "pids", self.namespace], capture_output=True, text=True, check=False
         )
@@ -125,7 +126,7 @@ class Machine:
 @contextmanager
 def machines(folder: Path) -> Iterator[dict[str, Machine]]:
     """Open the machines of the picture above."""
-    mark = f"pt{os.getpid() % 10000}"
+    mark = f"pt{os.getpid()}"
     number = 10 + os.getpid() % 200
     switch, made = f"{mark}-sw", []
     ip("netns", "add", switch)

@@ -30,6 +30,7 @@ from pierhead.protocol.runner import AddRunner
 from pierhead.runner.adapters.buildah import BuildahBackend
 from tests.contexts import described
 from tests.ports import free_port
+from tests.sight import words_in
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
@@ -299,9 +300,7 @@ class Stage:
 
     def logs(self) -> str:
         """Return what all processes said."""
-        return "\n".join(
-            f"== {path.name}\n{path.read_text()}" for path in self.folder.glob("*.log")
-        )
+        return "\n".join(f"== {path.name}\n{words_in(path)}" for path in self.folder.glob("*.log"))
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from pierhead.server.authority import issue, new_authority
 
 from .machines import Machine, machines
-from .stage import BUSYBOX, HELLO, eventually
+from .stage import BUSYBOX, HELLO, PATIENCE_SECONDS, eventually
 
 CONFIG = """\
 defaults
@@ -42,7 +43,11 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Machine
         (plane.folder / "world.crt").write_bytes(world.certificate)
         config = plane.folder / "haproxy.cfg"
         config.write_text(CONFIG.format(address=plane.address, folder=plane.folder))
-        plane.start("/usr/sbin/haproxy", "-f", config)
+        haproxy = plane.start("/usr/sbin/haproxy", "-f", config)
+        # It listens at all its ports before it answers at any; what `up` says of them is compared.
+        while plane.run("curl", "-s", "--max-time", "20", f"http://{plane.address}/").returncode:
+            assert haproxy.poll() is None, plane.logs()
+            time.sleep(0.1)
         for machine in all_of_them.values():
             # All of them trust what the world trusts.
             machine.environment["SSL_CERT_FILE"] = str(plane.folder / "world.crt")
@@ -58,7 +63,7 @@ def up(plane: Machine, proxy: str) -> str:
 
 def status_of(machine: Machine, url: str, token: str, *more: str) -> str:
     """Ask with a token, which curl is told on its input, and return the status."""
-    words = ["curl", "-sS", "--max-time", "20", "-o", "/dev/null", "-w", "%{http_code}"]
+    words = ["curl", "-sS", "--max-time", "90", "-o", "/dev/null", "-w", "%{http_code}"]
     done = machine.run(*words, "-K", "-", *more, url, stdin=f'oauth2-bearer = "{token}"')
     return done.stdout
 
@@ -78,7 +83,7 @@ async def test_machines_join_and_build_by_what_their_system_trusts(
         runners = seen["capabilities"]["runners"]
         return any(runner["name"] == "desktop" and runner["online"] for runner in runners)
 
-    await eventually(online, within=60, what="desktop is online")
+    await eventually(online, within=PATIENCE_SECONDS, what="desktop is online")
     laptop.type("login", f"https://{plane.address}", stdin=token)
     (tmp_path / "web").mkdir()
     (tmp_path / "web" / "Dockerfile").write_text(HELLO)
@@ -95,6 +100,7 @@ async def test_machines_join_and_build_by_what_their_system_trusts(
 
 def test_a_token_that_came_to_the_proxy_in_the_clear_is_refused(town: dict[str, Machine]) -> None:
     plane, laptop = town["plane"], town["laptop"]
+    up(plane, "127.0.0.1")
     token = (plane.folder / "config" / "token").read_text().strip()
     assert status_of(laptop, f"https://{plane.address}/api/projects", token) == "200"
     assert status_of(laptop, f"http://{plane.address}/api/projects", token) == "403"

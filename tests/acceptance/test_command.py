@@ -6,15 +6,17 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from pierhead.protocol.client.client import RouterClient
 from pierhead.router.attendance import noted_url
+from tests.held_step import HeldStep, held_step
 from tests.ports import free_port
 
-from .stage import BIN, BUSYBOX, HELLO, Stage, eventually, stage
+from .stage import BIN, BUSYBOX, HELLO, PATIENCE_SECONDS, Stage, eventually, stage
 
 REFERENCE = re.compile(r"127\.0\.0\.1:\d+/(?P<project>[a-z]+)@sha256:[0-9a-f]{64}\n\Z")
 
@@ -56,7 +58,9 @@ def _pull(on: Stage, image: str, to: Path) -> subprocess.CompletedProcess[str]:
     source = f"docker://127.0.0.1:{on.port}/{image}"
     login = ["--authfile", str(on.login / "config.json"), "--src-tls-verify=false"]
     command = ["skopeo", "copy", *login, source, f"oci:{to}:x"]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
 
 
 async def test_a_failing_step_is_told_with_its_last_lines_and_where_to_read_on(
@@ -130,7 +134,7 @@ async def test_what_cannot_be_done_is_an_error_with_a_hint_and_never_a_traceback
 async def test_a_build_that_falls_back_says_so_in_the_first_line_of_its_log(
     tmp_path: Path, folder: Path
 ) -> None:
-    async with stage(tmp_path, time_scale=0.1) as on:
+    async with stage(tmp_path, time_scale=0.5) as on:
         runner = await on.join("desktop")
         await runner.kill()
 
@@ -139,7 +143,7 @@ async def test_a_build_that_falls_back_says_so_in_the_first_line_of_its_log(
                 runners = (await owner.capabilities()).runners
             return any(r.name == "desktop" and not r.online for r in runners)
 
-        await eventually(offline, within=90, what="desktop is seen to be offline")
+        await eventually(offline, within=PATIENCE_SECONDS, what="desktop is seen to be offline")
         done = on.run("build", str(folder))
         log = on.run("builds", "log", "@")
 
@@ -175,7 +179,7 @@ async def test_where_the_usual_port_is_taken_another_one_will_do(
 
     async with await asyncio.start_server(hang_up, "127.0.0.1", 7443):
         building = _build_alone(on, folder, usual=True)
-        found, said = await asyncio.to_thread(building.communicate, timeout=120)
+        found, said = await _said(building)
 
     assert building.returncode == 0, said
     assert REFERENCE.match(found)
@@ -198,12 +202,28 @@ def _build_alone(on: Stage, folder: Path, *, usual: bool = False) -> "subprocess
     )
 
 
-async def _is_building(on: Stage) -> bool:
-    url = noted_url(on.folder / "data") if (on.folder / "data").exists() else None
-    if url is None:
-        return False
-    async with RouterClient(url, token=on.token) as owner:
-        return any(build.runner for build in (await owner.builds()).builds)
+async def _said(process: "subprocess.Popen[str]") -> tuple[str, str]:
+    return await asyncio.to_thread(process.communicate, timeout=2 * PATIENCE_SECONDS)
+
+
+def _has_builds(on: Stage, number: int) -> Callable[[], Awaitable[bool]]:
+    """Ask whether the control plane that is there for now has so many builds."""
+
+    async def has() -> bool:
+        url = noted_url(on.folder / "data") if (on.folder / "data").exists() else None
+        if url is None:
+            return False
+        async with RouterClient(url, token=on.token) as owner:
+            return len((await owner.builds()).builds) == number
+
+    return has
+
+
+def _is_running(step: HeldStep) -> Callable[[], Awaitable[bool]]:
+    async def is_running() -> bool:
+        return step.is_running
+
+    return is_running
 
 
 async def _is_gone(on: Stage) -> bool:
@@ -216,27 +236,30 @@ async def test_a_control_plane_for_one_build_stays_for_another_that_came_meanwhi
     tmp_path: Path, folder: Path, killed: bool
 ) -> None:
     on = Stage(tmp_path, free_port())
-    with (folder / "Dockerfile").open("a") as dockerfile:
-        dockerfile.write("RUN sleep 2\n")
-
-    first = _build_alone(on, folder)
-    await eventually(lambda: _is_building(on), within=60, what="the first one builds")
-    detached = on.run("build", "--detach", str(folder), PIERHEAD_URL="")
-    second = _build_alone(on, folder)
-    if killed:
-        await asyncio.sleep(1)
-        first.kill()
-    _, said_first = await asyncio.to_thread(first.communicate, timeout=120)
-    found, said = await asyncio.to_thread(second.communicate, timeout=120)
+    with held_step() as step:
+        (folder / "Dockerfile").write_text(HELLO + step.line)
+        first = _build_alone(on, folder)
+        await eventually(_is_running(step), within=PATIENCE_SECONDS, what="the first one builds")
+        detached = on.run("build", "--detach", str(folder), PIERHEAD_URL="")
+        (folder / "Dockerfile").write_text(HELLO)
+        second = _build_alone(on, folder)
+        await eventually(
+            _has_builds(on, 2), within=PATIENCE_SECONDS, what="the second one is there"
+        )
+        if killed:
+            first.kill()
+    _, said_first = await _said(first)
+    found, said = await _said(second)
 
     assert killed or first.returncode == 0, said_first
     assert second.returncode == 0, said
     assert REFERENCE.match(found)
-    assert "no control plane yet" not in said or killed
+    assert "no control plane yet" not in said
     assert "does not answer" not in said
     assert (detached.returncode, detached.stdout) == (3, "")
     assert "no control plane is here that would go on with the build" in detached.stderr
-    await eventually(lambda: _is_gone(on), within=30, what="it ends when nobody uses it")
+    what = "it ends when nobody uses it"
+    await eventually(lambda: _is_gone(on), within=PATIENCE_SECONDS, what=what)
 
 
 @pytest.mark.usefixtures("nobody_named")
@@ -246,12 +269,23 @@ async def test_builds_that_begin_at_once_share_one_control_plane(
 ) -> None:
     on = Stage(tmp_path, free_port())
 
-    begun = [_build_alone(on, folder, usual=usual) for _ in range(3)]
-    ended = [await asyncio.to_thread(one.communicate, timeout=120) for one in begun]
+    with held_step() as step:
+        (folder / "Dockerfile").write_text(HELLO + step.line)
+        begun = [_build_alone(on, folder, usual=usual) for _ in range(3)]
+        await eventually(_has_builds(on, 3), within=PATIENCE_SECONDS, what="all of them are there")
+        ending = asyncio.gather(*map(_said, begun))
+
+        async def all_ended() -> bool:
+            step.let_go()  # each build has its own
+            return ending.done()
+
+        await eventually(all_ended, within=2 * PATIENCE_SECONDS, what="all of them end")
+        ended = await ending
 
     assert [one.returncode for one in begun] == [0, 0, 0], ended
     assert sum("no control plane yet" in said for _, said in ended) == 1
-    await eventually(lambda: _is_gone(on), within=30, what="it ends when nobody uses it")
+    what = "it ends when nobody uses it"
+    await eventually(lambda: _is_gone(on), within=PATIENCE_SECONDS, what=what)
 
 
 async def test_status_and_why_say_who_can_build(tmp_path: Path, folder: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from pierhead.protocol.build import BuildView
 from pierhead.protocol.result import Envelope
-from tests.acceptance.stage import ROOT, Stage, stage
+from tests.acceptance.stage import PATIENCE_SECONDS, ROOT, Stage, stage
 from tools.base_image import base_image
 from tools.engine import Engine, own_engine
 
@@ -74,7 +74,7 @@ def said_of(envelope: Envelope) -> dict[str, Any]:
 
 
 def until_healthy(engine: Engine, container: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         state = json.loads(engine.run("inspect", "--format", "{{json .State}}", container))
         assert state["Running"], engine.run("logs", container)

@@ -13,7 +13,7 @@ import pytest
 
 from .connect_proxy import __file__ as connect_proxy
 from .machines import Machine, machines
-from .stage import BUSYBOX, HELLO, eventually
+from .stage import BUSYBOX, HELLO, PATIENCE_SECONDS, eventually
 
 PORT = 7443
 PROXY_PORT = 3128
@@ -55,7 +55,7 @@ class Town:
             runners = seen["capabilities"]["runners"]
             return any(runner["name"] == name and runner["online"] for runner in runners)
 
-        await eventually(is_there, within=60, what=f"{name} is online")
+        await eventually(is_there, within=PATIENCE_SECONDS, what=f"{name} is online")
 
     def log_in(self, machine: Machine) -> None:
         machine.type("login", f"https://{self.registry}", "--pin", self.pin, stdin=self.secret)
@@ -67,7 +67,7 @@ class Town:
     def pull(self, machine: Machine, reference: str, to: Path) -> str:
         """Pull with a client that knows nothing of us but certs.d; return the digest."""
         folder = CERTIFICATES / self.registry
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         try:
             shutil.copy(self.plane.folder / "config" / "ca.crt", folder / "ca.crt")
             login = self.plane.folder / "config" / "docker" / "config.json"
@@ -140,7 +140,7 @@ def test_a_wrong_pin_is_told_no_token(town: Town) -> None:
 
 
 def test_plain_http_is_for_the_machine_itself(town: Town) -> None:
-    plain = town.laptop.run("curl", "-sS", "--max-time", "20", f"http://{town.registry}/api/meta")
+    plain = town.laptop.run("curl", "-sS", "--max-time", "90", f"http://{town.registry}/api/meta")
     local = town.plane.run("curl", "-sS", f"http://127.0.0.1:{PORT}/api/meta")
     assert "this port speaks TLS" in plain.stdout
     assert json.loads(local.stdout)["release"]
@@ -160,7 +160,7 @@ async def test_behind_a_proxy_a_machine_joins_builds_pushes_and_stays_alive(
     async def proxy_answers() -> bool:
         return town.office.run("curl", "-s", f"http://{gate}:{PROXY_PORT}/").returncode == 0
 
-    await eventually(proxy_answers, within=30, what="the proxy answers")
+    await eventually(proxy_answers, within=PATIENCE_SECONDS, what="the proxy answers")
     town.join(town.office, "office")
     await town.online("office")
     town.log_in(town.office)

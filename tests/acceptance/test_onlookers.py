@@ -1,7 +1,6 @@
 """Whoever looks on from another shell sees a build to its end, where one command started all."""
 
 import asyncio
-import fcntl
 import json
 import os
 import shutil
@@ -13,11 +12,11 @@ from typing import TypeAlias
 
 import pytest
 
-from pierhead.protocol.client.client import RouterClient
 from pierhead.router.attendance import noted_url
+from tests.held_step import HeldStep, held_step
 from tests.ports import free_port
 
-from .stage import BIN, BUSYBOX, HELLO, Stage, eventually
+from .stage import BIN, BUSYBOX, HELLO, PATIENCE_SECONDS, Stage, eventually
 
 
 @pytest.fixture
@@ -31,11 +30,17 @@ def alone(tmp_path: Path) -> Stage:
 
 
 @pytest.fixture
+def step() -> Iterator[HeldStep]:
+    with held_step(after="echo the very last word") as step:
+        yield step
+
+
+@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "hello"
     folder.mkdir()
     shutil.copy(BUSYBOX, folder / "busybox")
-    (folder / "Dockerfile").write_text(HELLO + "RUN sleep 8; echo the very last word\n")
+    (folder / "Dockerfile").write_text(HELLO)
     return folder
 
 
@@ -66,28 +71,16 @@ def begin(alone: Stage) -> Iterator[Begin]:
 
 
 async def said(process: "subprocess.Popen[str]") -> tuple[str, str]:
-    return await asyncio.to_thread(process.communicate, timeout=120)
+    return await asyncio.to_thread(process.communicate, timeout=2 * PATIENCE_SECONDS)
 
 
-async def in_last_step(on: Stage) -> bool:
-    url = noted_url(on.folder / "data") if (on.folder / "data").exists() else None
-    if url is None:
-        return False
-    async with RouterClient(url, token=on.token) as owner:
-        return any("sleep" in (build.step or "") for build in (await owner.builds()).builds)
-
-
-def is_held(lock: Path) -> bool:
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-async def somebody_looks_on(on: Stage) -> bool:
-    return is_held(on.folder / "data/once.watchers")
+def looks_on(process: "subprocess.Popen[str]", on: Stage) -> bool:
+    """Say whether it is one of those who look on, without touching what says so (proc(5))."""
+    file = on.folder / "data/once.watchers"
+    lock = f":{file.stat().st_ino}" if file.exists() else "nobody ever did"
+    held = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+    mine = ("FLOCK", "READ", str(process.pid))
+    return any((words[1], *words[3:5]) == mine and words[5].endswith(lock) for words in held)
 
 
 async def plane_is_gone(on: Stage) -> bool:
@@ -97,27 +90,37 @@ async def plane_is_gone(on: Stage) -> bool:
 @pytest.mark.usefixtures("nobody_named")
 @pytest.mark.parametrize("killed", [False, True], ids=["it-ends-first", "it-is-killed"])
 async def test_whoever_watches_sees_the_end_when_the_one_who_began_is_gone(
-    alone: Stage, begin: Begin, folder: Path, killed: bool
+    alone: Stage, begin: Begin, folder: Path, step: HeldStep, killed: bool
 ) -> None:
+    async def in_last_step() -> bool:
+        return step.is_running
+
+    async def somebody_looks_on() -> bool:
+        return looks_on(watching, alone)
+
+    (folder / "Dockerfile").write_text(HELLO + step.line)
     building = begin("build", "--no-cache", str(folder))
-    await eventually(lambda: in_last_step(alone), within=60, what="it is in its last step")
+    await eventually(in_last_step, within=PATIENCE_SECONDS, what="it is in its last step")
     watching = begin("builds", "watch", "@")
-    await eventually(lambda: somebody_looks_on(alone), within=30, what="somebody looks on")
+    await eventually(somebody_looks_on, within=PATIENCE_SECONDS, what="somebody looks on")
     if killed:
         building.kill()
+        step.let_go()
     else:
         watching.send_signal(signal.SIGSTOP)  # it reads late, and the build ends meanwhile
+        step.let_go()
         await said(building)
         watching.send_signal(signal.SIGCONT)
     reference, story = await said(watching)
 
     assert watching.returncode == 0, story
-    assert "the very last word" in story
+    assert "\nthe very last word\n" in story
     assert "built here in" in story
     assert "@sha256:" in reference
     assert "does not answer" not in story
     await said(building)
-    await eventually(lambda: plane_is_gone(alone), within=30, what="it ends when nobody uses it")
+    what = "it ends when nobody uses it"
+    await eventually(lambda: plane_is_gone(alone), within=PATIENCE_SECONDS, what=what)
 
 
 @pytest.mark.usefixtures("nobody_named")
@@ -126,7 +129,8 @@ async def test_a_build_is_repeated_where_nothing_runs_any_more(
 ) -> None:
     first = begin("build", str(folder))
     await said(first)
-    await eventually(lambda: plane_is_gone(alone), within=30, what="nothing is left of it")
+    what = "nothing is left of it"
+    await eventually(lambda: plane_is_gone(alone), within=PATIENCE_SECONDS, what=what)
 
     again = begin("builds", "rerun", "@")
     reference, story = await said(again)
@@ -139,4 +143,5 @@ async def test_a_build_is_repeated_where_nothing_runs_any_more(
     assert (detached.returncode, nothing) == (3, "")
     assert refused.startswith("error: ")
     assert "hint: pierhead up" in refused
-    await eventually(lambda: plane_is_gone(alone), within=30, what="nothing is left of it")
+    what = "nothing is left of it"
+    await eventually(lambda: plane_is_gone(alone), within=PATIENCE_SECONDS, what=what)

@@ -28,11 +28,11 @@ from pierhead.router import (
 from tools.engine import own_engine
 
 from .foreign import ForeignRunner
-from .stage import BUSYBOX, Stage, eventually, finished, stage
+from .stage import BUSYBOX, PATIENCE_SECONDS, Stage, eventually, finished, stage
 
 BOTH = "linux/amd64,linux/arm64"
 # A step for one platform alone would need two Dockerfiles: only this machine's runner runs it.
-SLEEPS = "FROM scratch\nCOPY busybox /bin/busybox\nCOPY busybox /bin/sh\nRUN busybox sleep 60\n"
+SLEEPS = "FROM scratch\nCOPY busybox /bin/busybox\nCOPY busybox /bin/sh\nRUN busybox sleep 240\n"
 BROKEN = Envelope(
     outcome="failed",
     failure=Failure(
@@ -61,7 +61,9 @@ def short_folder() -> Iterator[Path]:
 def skopeo(on: Stage, *arguments: str) -> str:
     login = ["--authfile", str(on.login / "config.json")]
     command = ["skopeo", arguments[0], *login, *arguments[1:]]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -69,7 +71,8 @@ def skopeo(on: Stage, *arguments: str) -> str:
 def pull(docker: tuple[str, ...], platform: str, name: str) -> str:
     """Pull one platform, and return the architecture of what came."""
     arguments = ["pull", "-q", "--platform", platform, name]
-    subprocess.run([*docker, *arguments], check=True, capture_output=True, timeout=60)
+    pulling = [*docker, *arguments]
+    subprocess.run(pulling, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
     inspect = [*docker, "inspect", "-f", "{{.Architecture}}", name]
     return subprocess.run(inspect, check=True, capture_output=True, text=True).stdout.strip()
 
@@ -85,7 +88,8 @@ async def pi(on: Stage, tmp_path: Path) -> ForeignRunner:
             runners = (await owner.capabilities()).runners
         return any(one.here and one.online for one in runners)
 
-    await eventually(here, within=60, what="the builder on this machine is online")
+    what = "the builder on this machine is online"
+    await eventually(here, within=PATIENCE_SECONDS, what=what)
     return runner
 
 
@@ -97,7 +101,7 @@ async def until(on: Stage, build_id: str, so: Callable[[BuildView], bool]) -> Bu
             return view if so(view) else None
         return None
 
-    return await eventually(found, within=90, what=f"{build_id} is as wanted")
+    return await eventually(found, within=PATIENCE_SECONDS, what=f"{build_id} is as wanted")
 
 
 def command(on: Stage, *arguments: str) -> "asyncio.Task[subprocess.CompletedProcess[str]]":
@@ -271,7 +275,7 @@ async def test_a_router_that_is_killed_between_two_results_joins_them_all_the_sa
             await on.start_plane()
             await attempt.report(grant.build_id, grant.fence, envelope)
         async with on.client() as owner:
-            whole = await finished(owner, build_id, within=90)
+            whole = await finished(owner, build_id)
         image = f"docker://127.0.0.1:{on.port}/web:latest"
         index = json.loads(skopeo(on, "inspect", "--raw", "--tls-verify=false", image))
 

@@ -5,9 +5,10 @@ import os
 from pathlib import Path
 
 import httpx
+import pytest
 
 from .office import office_proxy
-from .stage import BUSYBOX, HELLO, eventually, finished, stage
+from .stage import BUSYBOX, HELLO, PATIENCE_SECONDS, eventually, finished, stage
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
 # Longer than the proxy's patience: something has to move while the build says nothing.
@@ -23,6 +24,7 @@ def _context(folder: Path) -> str:
     return str(folder)
 
 
+@pytest.mark.timeout(600)
 async def test_upload_log_push_events_and_acquire_pass_a_proxy_that_allows_little(
     tmp_path: Path,
 ) -> None:
@@ -54,10 +56,12 @@ async def test_upload_log_push_events_and_acquire_pass_a_proxy_that_allows_littl
 
 
 async def test_the_proxy_refuses_what_is_large_and_cuts_what_is_silent(tmp_path: Path) -> None:
-    async with stage(tmp_path) as on, office_proxy(on.port, idle_seconds=1.0) as proxy:
+    async with stage(tmp_path) as on, office_proxy(on.port, idle_seconds=12.0) as proxy:
         url = f"http://127.0.0.1:{proxy.port}"
         headers = {"Authorization": f"Bearer {on.token}"}
-        async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False) as http:
+        async with httpx.AsyncClient(
+            base_url=url, headers=headers, trust_env=False, timeout=PATIENCE_SECONDS
+        ) as http:
             large = await http.post("/api/builds", content=bytes(BODY_BYTES_MAX + 1))
             assert large.status_code == 413
             assert (await http.get("/api/meta")).status_code == 200
@@ -66,8 +70,8 @@ async def test_the_proxy_refuses_what_is_large_and_cuts_what_is_silent(tmp_path:
         async def noticed() -> bool:
             return "POST /api/runners/acquire" in proxy.cut
 
-        # A held acquire is silent for longer than one second.
-        await eventually(noticed, within=30)
+        # A held acquire is silent for 25 s.
+        await eventually(noticed, within=PATIENCE_SECONDS)
     assert proxy.refused == ["POST /api/builds"]
 
 
@@ -89,7 +93,7 @@ async def test_a_tar_piped_to_curl_is_a_build(tmp_path: Path) -> None:
             env={**os.environ, "T": on.token, "URL": on.url},
             stdout=asyncio.subprocess.PIPE,
         )
-        output, _ = await asyncio.wait_for(piped.communicate(), 90)
+        output, _ = await asyncio.wait_for(piped.communicate(), PATIENCE_SECONDS)
         async with on.client() as owner:
             view = await finished(owner, "@")
     assert view.state == "succeeded"

@@ -14,7 +14,14 @@ from pierhead.protocol.plan import Plan
 from pierhead.protocol.registry import NewRegistry
 from tests.acceptance.leaks import Hunt
 from tests.acceptance.stage import BUSYBOX, Stage, finished, hello, stage, submit
-from tests.integration.mirror.others import PASSWORD, USER, docker_registry, push
+from tests.integration.mirror.others import (
+    PASSWORD,
+    SOUGHT_PASSWORD,
+    SOUGHT_USER,
+    USER,
+    docker_registry,
+    push,
+)
 from tests.integration.router.stage import tiny_image
 
 BASE = """\
@@ -73,7 +80,7 @@ async def ended(
         built = await submit(
             client, hello(dockerfile), key=key, project=project, plan=plan or Plan()
         )
-        return await finished(client, built.id, within=120)
+        return await finished(client, built.id)
 
 
 async def log_of(opened: Stage, view: BuildView) -> str:
@@ -167,8 +174,8 @@ RUN port=$(awk '$4 == "0A" {split($2, a, ":"); print a[2]}' /proc/net/tcp | head
 
 async def test_the_login_is_found_nowhere(tmp_path: Path) -> None:
     """Not on a disk, in a command line, an environment, a log or an answer."""
-    hunt, token = Hunt(PASSWORD.encode()), os.memfd_create("token")
-    os.write(token, PASSWORD.encode())
+    hunt, token = Hunt(SOUGHT_PASSWORD.encode()), os.memfd_create("token")
+    os.write(token, SOUGHT_PASSWORD.encode())
     place = tmp_path / "house"
     (place / "tmp").mkdir(parents=True)
     folder = tmp_path / "web"
@@ -180,7 +187,7 @@ async def test_the_login_is_found_nowhere(tmp_path: Path) -> None:
         (folder / "busybox").write_bytes(BUSYBOX.read_bytes())
         (folder / "busybox").chmod(0o755)
         async with stage(place, more={"TMPDIR": str(place / "tmp")}) as on, hunt.watching():
-            login = ["--username", USER, "--token-file", f"/proc/{os.getpid()}/fd/{token}"]
+            login = ["--username", SOUGHT_USER, "--token-file", f"/proc/{os.getpid()}/fd/{token}"]
             added = await asyncio.to_thread(
                 on.run, "registries", "add", host, *login, "--plain-http"
             )

@@ -1,7 +1,6 @@
 """What becomes of builds when a runner's folder fills or goes, and how a runner is stopped."""
 
 import asyncio
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +9,12 @@ import pytest
 from pierhead.protocol.client.upload import upload
 from pierhead.protocol.plan import Plan
 from pierhead.runner.removal import remove_tree
+from tests.held_step import held_step
 from tests.small_disk import small_disk
 
-from .stage import HELLO, Stage, eventually, finished, hello, stage, submit
+from .stage import HELLO, PATIENCE_SECONDS, Stage, eventually, finished, hello, stage, submit
 
 UNCACHED = Plan(no_cache=True)
-GATED = HELLO + "RUN echo begun; for i in $(seq {tenths}); do sleep 0.1; done; echo done\n"
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ async def test_a_disk_that_fills_before_a_build_begins_costs_it_nothing(
                 why = await owner.why(view.id)
                 return any("its disk is full" in said.reason for said in why.rejections)
 
-            await eventually(waits_for_room, within=20)
+            await eventually(waits_for_room, within=PATIENCE_SECONDS)
             assert (await owner.build(view.id)).state == "queued"
 
             (small / "ballast").unlink()
@@ -54,23 +53,39 @@ def place(on: Stage) -> dict[str, str]:
     return {"PIERHEAD_RUNNER_STATE": str(on.folder / "one")}
 
 
+async def remove_at_once(on: Stage, name: str) -> None:
+    """Remove a folder under its runner, which makes no part of it anew meanwhile."""
+    gone = on.folder / f"gone-{name.replace('/', '-')}"
+    (on.folder / name).rename(gone)
+    await asyncio.to_thread(remove_tree, gone)
+
+
 async def test_a_runner_in_the_foreground_is_stopped_by_the_command(tmp_path: Path) -> None:
     async with stage(tmp_path) as on:
         runner = await on.join("one")
         shown = on.run("runner", "show", **place(on))
-        async with on.client() as owner:
-            slow = GATED.format(tenths=20)
-            view = await submit(owner, hello(slow), key="slow", plan=UNCACHED, if_nobody="wait")
+        with held_step() as step:
+            async with on.client() as owner:
+                slow = hello(HELLO + step.line)
+                view = await submit(owner, slow, key="slow", plan=UNCACHED, if_nobody="wait")
 
-            async def begun() -> bool:
-                return b"begun" in await owner.log(view.id)
+                async def begun() -> bool:
+                    return step.is_running
 
-            await eventually(begun, within=30)
-            stopped = await asyncio.to_thread(on.run, "runner", "stop", **place(on))
-            ended = await owner.build(view.id)
+                async def told() -> bool:
+                    return "runner.draining" in on.logs()
+
+                await eventually(begun, within=PATIENCE_SECONDS)
+                stopping = asyncio.create_task(
+                    asyncio.to_thread(on.run, "runner", "stop", **place(on))
+                )
+                await eventually(told, within=PATIENCE_SECONDS)
+                step.let_go()
+                stopped = await stopping
+                ended = await owner.build(view.id)
         process, runner.process = runner.process, None
         assert process is not None
-        pid, code = process.pid, process.wait(20)
+        pid, code = process.pid, process.wait(PATIENCE_SECONDS)
         again = on.run("runner", "stop", **place(on))
         stopped_show = on.run("runner", "show", **place(on))
 
@@ -93,10 +108,10 @@ async def test_a_runner_whose_folder_is_removed_ends_and_says_how_to_join_again(
 ) -> None:
     async with stage(tmp_path) as on:
         runner = await on.join("one")
-        shutil.rmtree(on.folder / "one")
+        await remove_at_once(on, "one")
         process, runner.process = runner.process, None
         assert process is not None
-        code = await asyncio.to_thread(process.wait, 30)
+        code = await asyncio.to_thread(process.wait, PATIENCE_SECONDS)
         again = on.run("runner", "start", **place(on))
 
     said = (on.folder / "one.log").read_text()
@@ -112,8 +127,13 @@ async def test_what_is_removed_below_a_runners_folder_is_made_again(tmp_path: Pa
         await on.join("one")
         async with on.client() as owner:
             first = await finished(owner, (await submit(owner, hello(), key="first")).id)
+
+            async def cleared_away() -> bool:
+                return "build.end" in on.logs()
+
+            await eventually(cleared_away, within=PATIENCE_SECONDS)
             for folder in ("work", "slot-0", "attempts"):
-                shutil.rmtree(on.folder / "one" / folder)
+                await remove_at_once(on, f"one/{folder}")
             view = await submit(owner, hello(), key="second", plan=UNCACHED, if_nobody="wait")
             second = await finished(owner, view.id)
 
@@ -126,16 +146,24 @@ async def test_what_is_removed_below_a_runners_folder_is_made_again(tmp_path: Pa
 async def test_a_build_whose_folder_is_removed_is_built_again(tmp_path: Path, folder: str) -> None:
     async with stage(tmp_path) as on:
         await on.join("one")
-        async with on.client() as owner:
-            slow = GATED.format(tenths=30)
-            view = await submit(owner, hello(slow), key="slow", plan=UNCACHED, if_nobody="wait")
+        with held_step() as step:
+            async with on.client() as owner:
+                slow = hello(HELLO + step.line)
+                view = await submit(owner, slow, key="slow", plan=UNCACHED, if_nobody="wait")
 
-            async def begun() -> bool:
-                return b"begun" in await owner.log(view.id)
+                async def begun() -> bool:
+                    return step.is_running
 
-            await eventually(begun, within=30)
-            await asyncio.to_thread(remove_tree, on.folder / "one" / folder)
-            ended = await finished(owner, view.id, within=120)
+                async def ended_again() -> bool:
+                    seen = await owner.build(view.id)
+                    if seen.fence > 1:
+                        step.let_go()
+                    return seen.finished_at is not None
+
+                await eventually(begun, within=PATIENCE_SECONDS)
+                await asyncio.to_thread(remove_tree, on.folder / "one" / folder)
+                await eventually(ended_again, within=2 * PATIENCE_SECONDS)
+                ended = await owner.build(view.id)
 
     assert (ended.state, ended.runner, ended.attempts) == ("succeeded", "one", 1), ended
     assert ended.fence == 2

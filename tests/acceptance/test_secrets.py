@@ -16,10 +16,20 @@ from pathlib import Path
 import pytest
 
 from pierhead.protocol.build import BuildView
+from pierhead.router.attendance import noted_url
 from tests.ports import free_port
 
 from .leaks import Hunt
-from .stage import BUSYBOX, HELLO, ROOT, Stage, eventually, finished, stage
+from .stage import (
+    BUSYBOX,
+    HELLO,
+    PATIENCE_SECONDS,
+    ROOT,
+    Stage,
+    eventually,
+    finished,
+    stage,
+)
 
 MOUNT = "RUN --mount=type=secret,id=npm,required=true"
 USES = f"{MOUNT} T=$(cat /run/secrets/npm); echo $T; echo -n $T | base64; test -n $T"
@@ -82,7 +92,7 @@ async def begin(on: Stage, folder: Path, source: str) -> str:
         async with on.client() as owner:
             return b"\nhere\n" in await owner.log(build_id)
 
-    await eventually(at_work, within=90, what="the step with the secret runs")
+    await eventually(at_work, within=PATIENCE_SECONDS, what="the step with the secret runs")
     return build_id
 
 
@@ -99,7 +109,7 @@ def pull(on: Stage, reference: str, to: Path) -> None:
     """Pull an image: its configuration and history, and all its layers."""
     login = ["--authfile", str(on.login / "config.json"), "--src-tls-verify=false"]
     command = ["skopeo", "copy", *login, f"docker://{reference}", f"oci:{to}:x"]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
 
 
 async def test_a_secret_is_nowhere_after_a_build_and_after_one_that_failed(
@@ -156,7 +166,13 @@ async def test_a_killed_runner_leaves_nothing_and_another_attempt_gets_the_secre
                     at_work = b"\nhere\n" in await owner.log(build_id)
                 return view if view.fence == 2 and at_work else None
 
-            second = await eventually(again, within=90, what="the next attempt has the secret")
+            what = "the next attempt has the secret"
+            second = await eventually(again, within=PATIENCE_SECONDS, what=what)
+
+            async def swept() -> bool:
+                return desktop.log.read_text().count("session.open") == 2
+
+            await eventually(swept, within=PATIENCE_SECONDS, what="desktop is at work again")
             look_at_all(hunt, on)
             await asyncio.to_thread(on.run, "builds", "cancel", build_id)
             async with on.client() as owner:
@@ -184,6 +200,11 @@ async def test_a_secret_in_the_environment_of_the_command_is_not_passed_on(
 
     assert done.returncode == 0, done.stderr
     assert "no control plane yet" in done.stderr
+
+    async def ended() -> bool:
+        return noted_url(tmp_path / "data") is None
+
+    await eventually(ended, within=PATIENCE_SECONDS, what="the control plane has ended")
     hunt.look_below(tmp_path)
     assert hunt.samples > 20
     assert hunt.found == set()

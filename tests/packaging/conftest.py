@@ -36,7 +36,7 @@ class Installed:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=180,
         )
 
     def has(self, module: str) -> bool:

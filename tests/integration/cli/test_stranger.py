@@ -79,6 +79,7 @@ def test_the_owners_token_is_not_told_to_a_stranger(
     assert told.read_text() == ""
 
 
+@pytest.mark.usefixtures("nobody_named")
 def test_a_build_does_without_him(machine: Machine, told: Path) -> None:
     built = machine.type("build", "-q", str(machine.context(DOCKERFILE)))
 

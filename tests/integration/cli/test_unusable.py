@@ -30,7 +30,7 @@ def start(folder: Path, data: Path, how: str) -> subprocess.CompletedProcess[str
         env={**os.environ, **mine, "HOME": str(folder)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 

@@ -20,8 +20,13 @@ from tests.integration.router.stage import MANIFEST_TYPE, TinyImage
 from tests.ports import free_port
 
 USER, PASSWORD = "me", "correct horse"
-# bcrypt of the password: docker-registry knows nothing else.
-HTPASSWD = f"{USER}:$2y$05$abcdefghijklmnopqrstuuHNbAKRhpaujgo33bRWs.NLUTJO3lOy2\n"
+# Of somebody else, for whoever looks for it in all processes: no other test may know it.
+SOUGHT_USER, SOUGHT_PASSWORD = "you", "staple of nobody else"
+# bcrypt of the passwords: docker-registry knows nothing else.
+HTPASSWD = f"""\
+{USER}:$2y$05$abcdefghijklmnopqrstuuHNbAKRhpaujgo33bRWs.NLUTJO3lOy2
+{SOUGHT_USER}:$2y$05$abcdefghijklmnopqrstuuM2Q9gEfO8tas01FGZgFBClyfPdyr03.
+"""
 CONFIG = """\
 version: 0.1
 log: {{level: error, accesslog: {{disabled: true}}}}
