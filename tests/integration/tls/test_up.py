@@ -15,6 +15,7 @@ import pytest
 
 from pierhead.server.addresses import usual_address
 from tests.acceptance.stage import BIN
+from tests.held_step import HeldStep, held_step
 from tests.ports import free_port
 
 pytestmark = pytest.mark.timeout(600)
@@ -242,6 +243,91 @@ def test_a_stop_names_the_builds_that_it_interrupts(tmp_path: Path) -> None:
     assert stopped.stderr == (
         f"stopped; all data stays\nbuilds on this machine begin again then ({build_id})\n"
     )
+
+
+def says(running: subprocess.Popen[str], begin: str) -> bool:
+    """Wait until it says a line that begins so; it may end without."""
+    assert running.stderr is not None
+    return any(line.startswith(begin) for line in running.stderr)
+
+
+def held(folder: Path, step: HeldStep) -> str:
+    """Write what a build starts from whose step waits for us, and return its path."""
+    (source := folder / "held").mkdir()
+    (source / "busybox").write_bytes(Path("/bin/busybox").read_bytes())
+    (source / "busybox").chmod(0o755)
+    (source / "Dockerfile").write_text(f"FROM scratch\nCOPY busybox /bin/busybox\n{step.line}")
+    return str(source)
+
+
+@pytest.mark.usefixtures("nobody_named")
+def test_up_takes_the_place_of_one_that_is_there_for_a_build_alone(tmp_path: Path) -> None:
+    machine = Keyboard(tmp_path)
+    port = free_port()
+    with held_step() as step:
+        build = machine.start("build", "--progress", "plain", held(tmp_path, step))
+        wait_for(lambda: step.is_running)
+        up = machine.start("up", "--host", "127.0.0.1", "--port", str(port))
+        try:
+            assert says(up, "waiting    builds run in a control plane that")
+            assert build.poll() is None
+            step.let_go()
+            built, came_up = build.communicate(timeout=240), up.communicate(timeout=240)
+            assert build.returncode == 0, built
+            assert up.returncode == 0, came_up
+            assert came_up[0] == f"http://127.0.0.1:{port}\n"
+            assert machine.type("status", "--url", f"http://127.0.0.1:{port}").returncode == 0
+        finally:
+            machine.type("up", "--stop")
+
+
+@pytest.mark.usefixtures("nobody_named")
+def test_a_build_waits_for_the_one_that_is_kept_and_just_starts(tmp_path: Path) -> None:
+    machine = Keyboard(tmp_path)
+    url = f"http://127.0.0.1:{free_port()}"
+    up = machine.type("up", "--host", "127.0.0.1", "--port", url.rpartition(":")[2])
+    try:
+        assert up.returncode == 0, up.stderr
+        pid = int((tmp_path / "data/pierhead.pid").read_text())
+        with held_step() as step:
+            source = held(tmp_path, step)
+            os.kill(pid, signal.SIGSTOP)  # as if it were not yet there
+            build = machine.start("build", "--progress", "plain", source)
+            assert says(build, "waiting for the control plane that `pierhead up` keeps")
+            os.kill(pid, signal.SIGCONT)
+            wait_for(lambda: step.is_running)
+            step.let_go()
+            said = build.communicate(timeout=240)
+        assert build.returncode == 0, said
+        assert said[0].startswith(url.removeprefix("http://"))
+    finally:
+        stopped = machine.type("up", "--stop")
+    assert stopped.returncode == 0, stopped.stderr
+
+
+@pytest.mark.usefixtures("nobody_named")
+def test_a_build_says_that_the_one_that_was_kept_has_ended_and_up_brings_it_back(
+    tmp_path: Path,
+) -> None:
+    machine = Keyboard(tmp_path)
+    up = machine.type("up", "--host", "127.0.0.1", "--port", str(free_port()))
+    try:
+        assert up.returncode == 0, up.stderr
+        os.kill(int((tmp_path / "data/pierhead.pid").read_text()), signal.SIGKILL)
+        with held_step() as step:
+            build = machine.start("build", "--progress", "plain", held(tmp_path, step))
+            assert says(build, "the control plane of `pierhead up` has ended")
+            wait_for(lambda: step.is_running)
+            again = machine.start("up")
+            step.let_go()
+            said = build.communicate(timeout=240)
+        assert build.returncode == 0, said
+        assert again.communicate(timeout=240)[0] == up.stdout
+        assert again.returncode == 0
+        assert machine.type("status", "--url", up.stdout.strip()).returncode == 0
+    finally:
+        stopped = machine.type("up", "--stop")
+    assert stopped.returncode == 0, stopped.stderr
 
 
 def test_what_somebody_else_started_is_named_and_not_stopped(tmp_path: Path) -> None:

@@ -130,11 +130,10 @@ def stop(service: Service) -> bool:
         service.unit.unlink()
         return True
     pid = running(service)
-    if pid is None:
-        return False
-    end(pid, lambda: running(service) == pid)
+    if pid is not None:
+        end(pid, lambda: running(service) == pid)
     _pid_file(service).unlink(missing_ok=True)
-    return True
+    return pid is not None
 
 
 def end(pid: int, is_it: Callable[[], bool]) -> None:
@@ -165,6 +164,13 @@ def end(pid: int, is_it: Callable[[], bool]) -> None:
 def is_there(service: Service) -> bool:
     """Say whether it was started, and not ended since."""
     return (has_systemd() and service.unit.exists()) or running(service) is not None
+
+
+def is_wanted(service: Service) -> bool:
+    """Say whether it was started for this folder, and not ended by `stop`: it may have died."""
+    if has_systemd() and service.unit.exists():
+        return _quoted(str(service.folder)) in service.unit.read_text()
+    return _pid_file(service).exists()
 
 
 def running(service: Service) -> int | None:

@@ -6,14 +6,17 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from pierhead.protocol.cli import service
 from pierhead.protocol.cli.builder import require_builder
 from pierhead.protocol.cli.lastwords import LastWords, size_of, words_of_file
 from pierhead.protocol.cli.place import Place, config_folder, with_own_token
+from pierhead.protocol.cli.service import Service
 from pierhead.protocol.cli.speak import REFUSED, UNAVAILABLE, USAGE, fail, tell
 from pierhead.protocol.environment import for_a_process
 from pierhead.protocol.errors import PierheadError
@@ -27,12 +30,18 @@ from pierhead.router.attendance import (
     noted_url,
     using,
 )
+from pierhead.router.cli.kept import service_of
 from pierhead.router.config import DEFAULT_PORT, data_folder
 from pierhead.router.usable import require_folders
 
 START_SECONDS: Final = 30.0
 # Until one is found or started: one that ends takes a while, and then ours begins.
 SETTLE_SECONDS: Final = 2 * START_SECONDS
+_NONE_YET: Final = "no control plane yet: building once on this machine (pierhead up keeps one)"
+_AGAIN: Final = (
+    "the control plane of `pierhead up` has ended: building once on this machine"
+    " (pierhead up starts it again)"
+)
 
 
 @contextlib.asynccontextmanager
@@ -83,21 +92,50 @@ async def _settle(
 
     One that ends just now, or that somebody else starts, is waited for.
     """
+    kept = _Kept(service_of(data))
     while True:
         with contextlib.ExitStack() as trying:
             if trying.enter_context(using(data)):
                 # Whoever has started it for now, a moment ago, wrote one since we began.
                 lasting = place if place.token else with_own_token(place)
                 found, process = await _there(lasting, data), None
-                if stays and not (found and found.lasts):
+                returns = found is None and kept.returns(place)
+                if stays and not returns and not (found and found.lasts):
                     text = "no control plane is here that would go on with the build"
                     raise fail(text, "pierhead up, or build without --detach", UNAVAILABLE)
-                if found is None and (plane := become_plane(data)) is not None:
+                if found is None and not returns and (plane := become_plane(data)) is not None:
                     found, process = await _started(place, data, plane)
                 if found is not None:
                     using_it.push(trying.pop_all())
                     return found, process
         await asyncio.sleep(LOOK_SECONDS)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The control plane that `pierhead up` keeps, which may just start, or start again."""
+
+    service: Service
+    since: float | None = None  # it is waited for
+
+    def returns(self, place: Place) -> bool:
+        """Say whether it is to be waited for, though it does not answer.
+
+        Raises:
+            CommandFailed: it was, for long enough.
+        """
+        if not service.is_there(self.service) or not service.is_wanted(self.service):
+            return False
+        now = time.monotonic()  # noqa: TID251 - somebody waits in real time
+        if self.since is None:
+            self.since = now
+            tell("waiting for the control plane that `pierhead up` keeps")
+        if now - self.since > START_SECONDS:
+            text = f"the control plane that `pierhead up` keeps does not answer at {place.url}"
+            raise fail(
+                text, f"pierhead up; it says why: {self.service.where_it_speaks}", UNAVAILABLE
+            )
+        return True
 
 
 async def _there(place: Place, data: Path) -> Place | None:
@@ -124,7 +162,8 @@ def _own(url: str) -> Place:
 async def _started(place: Place, data: Path, plane: int) -> tuple[Place, "subprocess.Popen[bytes]"]:
     try:
         _require_parts(place)
-        tell("no control plane yet: building once on this machine (pierhead up keeps one)")
+        kept = service.is_wanted(service_of(data))
+        tell(_AGAIN if kept else _NONE_YET)
         note_url(plane, "")
         since = size_of(_log(data))
         reading, process = _start(data, plane)

@@ -35,7 +35,9 @@ from pierhead.protocol.cli.speak import (
 )
 from pierhead.protocol.client.trust import fingerprints
 from pierhead.protocol.errors import PierheadError
+from pierhead.router.attendance import become_plane, note_url
 from pierhead.router.cli.chosen import Chosen, Said, choose
+from pierhead.router.cli.kept import service_of
 from pierhead.router.cli.reached import a_name, a_network, a_place, an_origin, can_listen_on
 from pierhead.router.cli.serve import serve_arguments
 from pierhead.router.config import DEFAULT_PORT, data_folder, memory_cap
@@ -46,6 +48,7 @@ from pierhead.router.usable import holder_of, require_folders
 
 START_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = 5.0
+ONCE_SECONDS: Final = 900.0
 CERTIFICATE_SECONDS: Final = 30.0
 WEB_PORTS: Final = (80, 443)
 _SILENT: Final = LastWords("the control plane did not come up", "")
@@ -78,14 +81,7 @@ class _Machine:
             domain_port=chosen.domain_port,
             acme=chosen.acme,
         )
-        return Service(
-            name="pierhead",
-            description="pierhead control plane",
-            command=tuple(command),
-            folder=self.data,
-            module="pierhead.router",
-            user=os.geteuid() != 0,
-        )
+        return service_of(self.data, tuple(command))
 
 
 def command(
@@ -152,7 +148,7 @@ def command(
     if plan:
         _tell_plan(machine, restarts=_would_restart(machine, noted))
         return OK
-    with _one_at_a_time(data):
+    with _one_at_a_time(data), _instead_of_once(data):
         return _keep(machine, _noted(data))
 
 
@@ -166,6 +162,31 @@ def _one_at_a_time(data: Path) -> Iterator[None]:
         yield
     finally:
         os.close(folder)
+
+
+@contextlib.contextmanager
+def _instead_of_once(data: Path) -> Iterator[None]:
+    """Wait for the end of one that was started for a build alone, and let no other be started."""
+    held = become_plane(data)
+    if held is None:
+        tell("waiting    builds run in a control plane that is there for them alone: it ends with")
+        tell("           them, and then this one starts; see: pierhead builds")
+        held = _once_over(data)
+    try:
+        note_url(held, "")
+        yield
+    finally:
+        os.close(held)
+
+
+def _once_over(data: Path) -> int:
+    until = time.monotonic() + ONCE_SECONDS  # noqa: TID251 - somebody waits in real time
+    while (held := become_plane(data)) is None:
+        if time.monotonic() > until:  # noqa: TID251
+            text = f"builds still run in the control plane that is there for them alone, on {data}"
+            raise fail(text, "pierhead up, when they have ended: pierhead builds", UNAVAILABLE)
+        time.sleep(0.2)
+    return held
 
 
 def _keep(machine: _Machine, noted: Chosen) -> int:
