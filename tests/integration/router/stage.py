@@ -42,6 +42,7 @@ from pierhead.server.serve import listen
 from tests.contexts import described
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+PATIENCE = httpx.Timeout(90)
 CONTEXT = described({"Dockerfile": b"FROM scratch\n"})
 
 
@@ -96,6 +97,7 @@ class House:
 
     def client(self, token: str | None) -> RouterClient:
         client = RouterClient(self.url, token=token)
+        client._http.timeout = PATIENCE  # nobody is away here, and a machine may stand still
         self._open.push_async_callback(client.close)
         return client
 
@@ -106,7 +108,9 @@ class House:
 
     def http(self, token: str | None) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        client = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=40, trust_env=False)
+        client = httpx.AsyncClient(
+            base_url=self.url, headers=headers, timeout=PATIENCE, trust_env=False
+        )
         self._open.push_async_callback(client.aclose)
         return client
 

@@ -51,7 +51,7 @@ def ask_everything(url: str, token: str) -> int:
             nonlocal asked
             asked += 1
             case.call_and_validate(
-                headers=headers, checks=[not_a_server_error, content_type_conformance], timeout=40
+                headers=headers, checks=[not_a_server_error, content_type_conformance], timeout=90
             )
 
         ask()

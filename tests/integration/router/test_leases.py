@@ -208,6 +208,17 @@ async def test_a_hold_is_a_sign_of_life_of_its_beginning_only(house: House) -> N
     assert seen.online is False
 
 
+async def test_a_clock_that_is_set_back_makes_no_hold_longer(house: House) -> None:
+    runner = await house.runner()
+    held = asyncio.create_task(runner.acquire(hold_ms=500))
+    await house.until_parked()
+
+    house.clock.advance(-3600)
+
+    async with asyncio.timeout(20):  # it would be 25 s otherwise, and again and again
+        assert (await held).grants == ()
+
+
 async def test_a_stopping_server_answers_all_that_it_holds(house: House) -> None:
     runner = await house.runner()
     build, grant = await house.leased(runner)

@@ -1,5 +1,6 @@
 """What a machine takes for its own addresses stays the same while it builds."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 
@@ -12,7 +13,8 @@ from pierhead.server.addresses import own_names
 @pytest.fixture(params=["of a build", "another"])
 def link(request: pytest.FixtureRequest) -> Iterator[tuple[bool, str]]:
     """An interface with an address, as a step's network has one, or any other."""
-    name = network_of("b_names.1").name if request.param == "of a build" else "phpier0"
+    mine = os.getpid()  # another session may run this at the same time
+    name = network_of(f"b_{mine}.1").name if request.param == "of a build" else f"phpier{mine}"
     subprocess.run(["ip", "link", "add", name, "type", "bridge"], check=True)
     try:
         subprocess.run(["ip", "addr", "add", "203.0.113.77/30", "dev", name], check=True)

@@ -442,7 +442,7 @@ def test_what_others_started_by_another_address_is_told_as_it_is(mobile: Keyboar
         up = mobile.type("up")
     finally:
         serving.terminate()
-        serving.communicate(timeout=60)
+        serving.communicate(timeout=120)
 
     assert up.returncode == 1
     assert up.stdout == ""

@@ -75,9 +75,15 @@ class Bells:
         """Take a runner away from those that wait."""
         self._parked.remove(parked)
 
-    async def wait_for_work(self, parked: Parked, seconds: float) -> None:
-        """Wait until there may be work, at most so long."""
+    async def wait_for_work(self, parked: Parked, seconds: float) -> float:
+        """Wait until there may be work, at most so long; return how many seconds are left of it.
+
+        By the loop's time: the machine's clock may be set back meanwhile.
+        """
+        time = asyncio.get_running_loop().time
+        until = time() + seconds
         await self.wait(parked.event, seconds)
+        return until - time()
 
     def offer(self, wanted: Wanted) -> None:
         """Wake the one runner that has waited longest among those that fit; here comes last.

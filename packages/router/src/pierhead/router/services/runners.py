@@ -310,7 +310,7 @@ class Runners:
         # A sign of life is when the request came, not when the hold ends: who has sent it may be
         # gone by then.
         arrived = self.clock.now()
-        until = arrived + timedelta(milliseconds=min(request.hold_ms, HOLD_MS))
+        left = min(request.hold_ms, HOLD_MS) / 1000  # seconds
         parked = None
         try:
             while True:
@@ -320,7 +320,6 @@ class Runners:
                 announce(self.bells, *lost)
                 for grant in answer.grants:
                     self.bells.changed(grant.build_id)
-                left = (until - self.clock.now()).total_seconds()
                 if answer.grants or answer.drop or left <= 0:
                     return answer
                 if parked is None:
@@ -328,7 +327,7 @@ class Runners:
                     parked = self.bells.park(facts)
                     continue
                 parked.facts = facts  # it may have been given up meanwhile
-                await self.bells.wait_for_work(parked, left)
+                left = await self.bells.wait_for_work(parked, left)
                 if parked.displaced:
                     return Acquired()
         finally:
