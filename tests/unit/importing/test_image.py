@@ -212,6 +212,12 @@ def changed(**options: Any) -> BuildRequest:
         (changed(platforms=tuple(f"linux/a{n}" for n in range(5))), BuildPolicy(), "too many"),
         (changed(want=(Want(name="site", path="/srv"),)), BuildPolicy(), "want"),
         (changed(scan=Scan.GATE), BuildPolicy(), "scan=gate"),
+        (changed(scan="gate"), BuildPolicy(), "scan=gate"),
+        (changed(scan="hard"), BuildPolicy(), "scan is 'hard'"),
+        (changed(scan=None), BuildPolicy(), "scan is None"),
+        (REQUEST, BuildPolicy(on="moon"), "on is 'moon'"),  # type: ignore[arg-type]
+        (REQUEST, BuildPolicy(if_nobody_can="here"), "if_nobody_can is 'here'"),  # type: ignore[arg-type]
+        (REQUEST, BuildPolicy(secret_args="no"), "secret_args is 'no'"),  # type: ignore[arg-type]
         (changed(priority=1), BuildPolicy(), "priority"),
         (REQUEST, BuildPolicy(where="size=large"), "where"),
         (REQUEST, BuildPolicy(on="ci"), "on='ci'"),

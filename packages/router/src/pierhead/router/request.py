@@ -128,13 +128,17 @@ class BuildRequest:
     timeout: timedelta = timedelta(minutes=30)
 
 
+On: TypeAlias = Literal["anywhere", "local", "runners", "nodes", "ci"]
+IfNobodyCan: TypeAlias = Literal["build-here-capped", "build-here", "wait", "fail"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildPolicy:
     """Where a build may go. A field that is none leaves the choice to the control plane."""
 
-    on: Literal["anywhere", "local", "runners", "nodes", "ci"] | None = None
+    on: On | None = None
     where: str | None = None  # "size=large, arch in (amd64)"
-    if_nobody_can: Literal["build-here-capped", "build-here", "wait", "fail"] | None = None
+    if_nobody_can: IfNobodyCan | None = None
     patience: timedelta | None = None  # how long to wait for a busy runner
     here_memory_bytes: int | None = None  # the cap of build-here-capped
     secret_args: bool | None = None  # arguments that look like secrets are none, or may be read

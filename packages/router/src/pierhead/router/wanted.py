@@ -3,8 +3,9 @@
 What the control plane cannot do is refused by its name: nothing that was asked for is ignored.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 
@@ -21,7 +22,7 @@ from pierhead.protocol.plan import (
 )
 from pierhead.protocol.shape import complaint
 from pierhead.router.errors import RefusedError
-from pierhead.router.request import BuildPolicy, BuildRequest, Scan
+from pierhead.router.request import BuildPolicy, BuildRequest, IfNobodyCan, On, Scan
 
 _PATIENCE = timedelta(seconds=300)
 _LEFT_OUT: Final = "none"
@@ -37,9 +38,13 @@ def check(request: BuildRequest, policy: BuildPolicy) -> None:
     Raises:
         RefusedError: it cannot, and what.
     """
+    _one_of("scan", request.scan, [*Scan])
+    _one_of("on", policy.on, [None, *get_args(On)])
+    _one_of("if_nobody_can", policy.if_nobody_can, [None, *get_args(IfNobodyCan)])
+    _one_of("secret_args", policy.secret_args, [None, True, False])
     asked = {
         "want": bool(request.want),
-        "scan=gate": request.scan is Scan.GATE,
+        "scan=gate": request.scan == Scan.GATE,  # importers may say it as text
         "a priority": request.priority != 0,
         "where": policy.where is not None,
         "on='nodes'": policy.on == "nodes",
@@ -88,6 +93,12 @@ def _in_its_own_words(text: str) -> str:
     for field, name in _FIELDS.items():
         text = text.replace(field, name)
     return text
+
+
+def _one_of(name: str, said: object, known: Sequence[object]) -> None:
+    if said not in known:
+        words = ", ".join(repr(str(one)) if isinstance(one, str) else str(one) for one in known)
+        raise RefusedError(f"{name} is {said!r:.100}", hint=f"it is one of {words}")
 
 
 def _bounded(name: str, said: timedelta, most: timedelta) -> None:
