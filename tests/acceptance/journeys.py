@@ -96,8 +96,12 @@ class Scene:
 @asynccontextmanager
 async def nothing_set_up(folder: Path, work: Path) -> AsyncIterator[Scene]:
     """A machine that has only the command."""
+    scene = Scene(Stage(folder, free_port()), work)
     with usual_port():
-        yield Scene(Stage(folder, free_port()), work)
+        try:
+            yield scene
+        finally:  # the page may have ended before it came to that
+            await asyncio.to_thread(scene.type, "pierhead up --stop")
 
 
 @asynccontextmanager
