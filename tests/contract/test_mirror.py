@@ -14,6 +14,7 @@ from tests.contract.test_store import NOW, open_store
 
 DIGEST = "sha256:" + "1" * 64
 IMAGE = Image(host="a.io", name="me/app", reference="1")
+BLOB = replace(IMAGE, reference=DIGEST)
 FOUND = Mirrored(digest=DIGEST, media_type="x/y", body=b"{}", checked_at=NOW)
 ALL = Login(
     id="l_1", host="a.io", project="", username="me", plain_http=True, ca="pem", added_at=NOW
@@ -47,6 +48,7 @@ async def test_with_a_login_goes_what_was_seen_under_it(store: Store) -> None:
         ledger.save_login(ALL, {})
         for scope in ("l_1", ""):
             ledger.keep_mirrored(scope, IMAGE, FOUND)
+            ledger.keep_mirrored_size(scope, BLOB, 7, NOW)
             ledger.keep_mirrored_blob(scope, "a.io", "me/app", DIGEST, NOW)
 
     await store.write(see)
@@ -55,6 +57,8 @@ async def test_with_a_login_goes_what_was_seen_under_it(store: Store) -> None:
     where = ("a.io", "me/app", DIGEST)
     assert await store.read(lambda ledger: ledger.mirrored("l_1", IMAGE)) is None
     assert await store.read(lambda ledger: ledger.mirrored_blob("l_1", *where)) is None
+    assert await store.read(lambda ledger: ledger.mirrored_size("l_1", BLOB)) is None
+    assert await store.read(lambda ledger: ledger.mirrored_size("", BLOB)) == 7
     assert await store.read(lambda ledger: ledger.mirrored("", IMAGE)) == FOUND
     assert await store.read(lambda ledger: ledger.mirrored_blob("", *where)) == NOW
 
@@ -95,3 +99,19 @@ async def test_what_was_mirrored_is_needed_until_it_was_not_used_for_a_while(sto
     assert await store.read(lambda ledger: ledger.mirrored("", IMAGE)) is None
     newer = replace(IMAGE, reference="2")
     assert await store.read(lambda ledger: ledger.mirrored("", newer)) is not None
+
+
+async def test_of_what_manifests_say_of_a_blob_the_most_counts_for_as_long_as_it_is_said(
+    store: Store,
+) -> None:
+    later = NOW + timedelta(days=3)
+    for size, now in ((5, NOW), (9, NOW), (2**63 - 1, NOW), (6, later)):
+        await store.write(lambda led, s=size, n=now: led.keep_mirrored_size("", BLOB, s, n))  # type: ignore[misc]
+    assert await store.read(lambda ledger: ledger.mirrored_size("", BLOB)) == 2**63 - 1
+    for scope, blob in (("l_1", BLOB), ("", replace(BLOB, name="me/other"))):
+        found = await store.read(lambda ledger, s=scope, b=blob: ledger.mirrored_size(s, b))  # type: ignore[misc]
+        assert found is None
+    assert await store.write(lambda ledger: ledger.forget_mirrored(later, 5)) == 0
+    after = later + timedelta(seconds=1)
+    assert await store.write(lambda ledger: ledger.forget_mirrored(after, 5)) == 1
+    assert await store.read(lambda ledger: ledger.mirrored_size("", BLOB)) is None

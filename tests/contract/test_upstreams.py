@@ -14,11 +14,12 @@ from pierhead.router.adapters.upstream import HttpUpstreams
 from pierhead.router.domain.errors import (
     HostNotAllowed,
     Refused,
+    UpstreamLies,
     UpstreamMissing,
     UpstreamRefused,
     UpstreamSilent,
 )
-from pierhead.router.domain.upstream import Image
+from pierhead.router.domain.upstream import Bound, Image
 from pierhead.router.ports.upstreams import Upstream, Upstreams
 from tests.integration.mirror.others import (
     PASSWORD,
@@ -33,6 +34,7 @@ from tests.ports import free_port
 NAME = "me/base"
 IMAGE = tiny_image("base")
 NOTHING = digest_of(b"nothing")
+ROOM = Bound(size_bytes=10**6, why="that there are")
 
 
 @dataclass
@@ -78,7 +80,7 @@ def abroad(request: pytest.FixtureRequest, real: str, strange: str) -> Abroad:
 
 
 async def content(abroad: Abroad, who: Upstream, digest: str) -> tuple[int | None, bytes]:
-    async with abroad.upstreams.blob(who, NAME, digest) as blob:
+    async with abroad.upstreams.blob(who, NAME, digest, ROOM) as blob:
         return blob.size_bytes, b"".join([chunk async for chunk in blob.chunks])
 
 
@@ -110,10 +112,21 @@ async def test_a_blob_that_nobody_reads_to_its_end_keeps_nobody_from_the_next(
     abroad: Abroad,
 ) -> None:
     who, digest = abroad.known(), digest_of(IMAGE.layer)
-    async with abroad.upstreams.blob(who, NAME, digest):
+    async with abroad.upstreams.blob(who, NAME, digest, ROOM):
         pass
 
     assert await content(abroad, who, digest) == (len(IMAGE.layer), IMAGE.layer)
+
+
+async def test_no_more_of_a_blob_comes_than_its_bound(abroad: Abroad) -> None:
+    exact = Bound(size_bytes=len(IMAGE.layer), why="that it has")
+    async with abroad.upstreams.blob(abroad.known(), NAME, digest_of(IMAGE.layer), exact) as blob:
+        assert b"".join([chunk async for chunk in blob.chunks]) == IMAGE.layer
+
+    less = replace(exact, size_bytes=len(IMAGE.layer) - 1)
+    with pytest.raises(UpstreamLies, match=f"than the {len(IMAGE.layer) - 1} bytes that it has"):
+        async with abroad.upstreams.blob(abroad.known(), NAME, digest_of(IMAGE.layer), less):
+            raise AssertionError("nothing of it is given")
 
 
 async def ask(upstreams: Upstreams, who: Upstream, call: str, image: Image) -> object:
@@ -126,7 +139,7 @@ async def ask(upstreams: Upstreams, who: Upstream, call: str, image: Image) -> o
         case "blob_size":
             return await upstreams.blob_size(who, image.name, image.reference)
         case _:
-            async with upstreams.blob(who, image.name, image.reference) as blob:
+            async with upstreams.blob(who, image.name, image.reference, ROOM) as blob:
                 return blob
 
 

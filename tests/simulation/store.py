@@ -46,6 +46,7 @@ class MemoryLedger:
     alive_: dict[str, datetime] = field(default_factory=dict)
     logins_: dict[tuple[str, str], tuple[Login, Mapping[str, bytes]]] = field(default_factory=dict)
     mirrored_: dict[tuple[str, Image], Mirrored] = field(default_factory=dict)
+    mirrored_sizes_: dict[tuple[str, Image], tuple[int, datetime]] = field(default_factory=dict)
     mirrored_blobs_: dict[tuple[str, str, str, str], datetime] = field(default_factory=dict)
 
     def copy(self) -> "MemoryLedger":
@@ -486,6 +487,8 @@ class MemoryLedger:
         login, _ = self.logins_.pop((host, project))
         for key in [key for key in self.mirrored_ if key[0] == login.id]:
             del self.mirrored_[key]
+        for size in [size for size in self.mirrored_sizes_ if size[0] == login.id]:
+            del self.mirrored_sizes_[size]
         for blob in [blob for blob in self.mirrored_blobs_ if blob[0] == login.id]:
             del self.mirrored_blobs_[blob]
         return login
@@ -495,6 +498,13 @@ class MemoryLedger:
 
     def keep_mirrored(self, scope: str, image: Image, found: Mirrored) -> None:
         self.mirrored_[scope, image] = found
+
+    def mirrored_size(self, scope: str, image: Image) -> int | None:
+        return self.mirrored_sizes_.get((scope, image), (None, None))[0]
+
+    def keep_mirrored_size(self, scope: str, image: Image, size_bytes: int, now: datetime) -> None:
+        most = max(size_bytes, self.mirrored_size(scope, image) or 0)
+        self.mirrored_sizes_[scope, image] = most, now
 
     def mirrored_blob(self, scope: str, host: str, name: str, digest: str) -> datetime | None:
         return self.mirrored_blobs_.get((scope, host, name, digest))
@@ -509,12 +519,15 @@ class MemoryLedger:
 
     def forget_mirrored(self, before: datetime, limit: int) -> int:
         old = [key for key, found in self.mirrored_.items() if found.checked_at < before][:limit]
+        said = [key for key, one in self.mirrored_sizes_.items() if one[1] < before][:limit]
         unused = [key for key, at in self.mirrored_blobs_.items() if at < before][:limit]
         for key in old:
             del self.mirrored_[key]
+        for size in said:
+            del self.mirrored_sizes_[size]
         for blob in unused:
             del self.mirrored_blobs_[blob]
-        return max(len(old), len(unused))
+        return max(len(old), len(said), len(unused))
 
 
 Watcher = Callable[[Mapping[str, StoredBuild], MemoryLedger], None]

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from pierhead.protocol.client.trust import Trust
-from pierhead.protocol.errors import Unavailable
+from pierhead.protocol.errors import IntegrityError, Unavailable
 from pierhead.protocol.problem import problem
 from pierhead.runner.adapters.bases import HttpBases
 from pierhead.runner.adapters.network import close_network, network_of, open_network
@@ -142,6 +142,25 @@ async def test_what_breaks_off_is_not_finished() -> None:
             await http.get("/v2/r0/x/blobs/sha256:abc")
         assert relay.refusal is not None
         assert relay.refusal.message == "the control plane does not answer"
+
+
+async def test_what_was_cut_for_a_lie_is_not_asked_for_again() -> None:
+    lie = IntegrityError(problem("digest-mismatch", "r.example sent other bytes", hint="ask it"))
+
+    def lying(_: BaseAsk) -> BaseAnswer:
+        headers = {"content-length": str(len(LAYER))}
+        return BaseAnswer(status=200, headers=headers, chunks=pieces(LAYER[:99], lie))
+
+    async with relayed(lying) as (relay, given, http):
+        with pytest.raises(httpx.HTTPError):
+            await http.get("/v2/r0/x/blobs/sha256:abc")
+        for _ in range(2):
+            assert (await http.get("/v2/r0/x/blobs/sha256:abc")).status_code == 403
+        assert relay.refusal is not None
+        assert relay.refusal.hint == "ask it"
+        assert len(given.asked) == 1
+        with pytest.raises(httpx.HTTPError):
+            await http.get("/v2/r0/x/blobs/sha256:def")  # that was not asked for yet
 
 
 async def test_what_its_registry_did_not_confirm_is_said_once() -> None:

@@ -96,6 +96,9 @@ class Strange:
     said_digest: str | None = None  # for every manifest, in the place of the true one
     spoilt: dict[str, bytes] = field(default_factory=dict)  # blobs that are others
     cut_after: int | None = None  # bytes of a blob
+    endless: bool = False  # blobs go on and on, and nobody says how long they are
+    every: float = 0.0  # seconds between the pieces of an endless one
+    packed: bool = False  # blobs are said to be compressed
     elsewhere: str | None = None  # where blobs are sent on to
     slow: asyncio.Event | None = None  # no blob before it is set
     waited: asyncio.Event = field(default_factory=asyncio.Event)  # somebody waits for a blob
@@ -158,10 +161,20 @@ class Strange:
         if digest not in found:
             return Response(status_code=404)
         data = self.spoilt.get(digest, found[digest])
+        if self.endless:
+            return StreamingResponse(self._without_end(data))
         headers = {"Content-Length": str(len(data))}
+        if self.packed:
+            headers["Content-Encoding"] = "gzip"
         if self.cut_after is not None:
             return StreamingResponse(self._cut(data), headers=headers)
         return Response(data, media_type="application/octet-stream", headers=headers)
+
+    async def _without_end(self, data: bytes) -> AsyncIterator[bytes]:
+        piece = data if not self.every else b"x"
+        while True:
+            yield piece
+            await asyncio.sleep(self.every)
 
     async def _cut(self, data: bytes) -> AsyncIterator[bytes]:
         assert self.cut_after is not None

@@ -14,7 +14,7 @@ import uvicorn
 
 from pierhead.protocol.client.trust import Trust
 from pierhead.protocol.digest import digest_of
-from pierhead.protocol.errors import Unavailable
+from pierhead.protocol.errors import IntegrityError, PierheadError, Unavailable
 from pierhead.runner.adapters.bases import HttpBases
 from pierhead.runner.ports import BaseAsk
 from pierhead.server.connection import Connection
@@ -133,9 +133,10 @@ async def test_a_runner_hears_which_registry_it_was(
         method="GET", host=strange.host, name="me/base", kind="blobs", reference=reference
     )
     async with bases.ask(wanted) as answer:
-        with pytest.raises(Unavailable) as refused:
+        with pytest.raises(PierheadError) as refused:
             assert len([piece async for piece in answer.chunks]) < 2
     await bases.close()
+    assert isinstance(refused.value, IntegrityError if how == "lies" else Unavailable)
     assert strange.host in str(refused.value)
     hint = refused.value.problem.hint or ""
     assert hint.startswith("ask whoever" if how == "lies" else "build again")
@@ -149,6 +150,8 @@ async def test_a_manifest_that_is_too_large_is_not_the_fault_of_who_asks(
     web = await attempt(house)
     answer = await web.get(manifest("me/base", "latest", strange.host))
     (error,) = answer.json()["errors"]
-    assert error["message"].endswith("is larger than 100 bytes")
+    image = f"{strange.host}/me/base:latest"
+    expected = f"sends more of the manifest of {image} than the 100 bytes that are taken of it"
+    assert error["message"] == f"{strange.host} {expected}"
     hint = f"ask whoever runs {strange.host}, or build from another image: FROM IMAGE"
     assert error["detail"]["hint"] == hint

@@ -8,13 +8,14 @@ import pytest
 
 from pierhead.router.adapters.upstream import HttpUpstreams
 from pierhead.router.domain.errors import HostNotAllowed, UpstreamSilent
-from pierhead.router.domain.upstream import Address, image_at
+from pierhead.router.domain.upstream import Address, Bound, image_at
 from pierhead.router.ports.upstreams import Upstream
 from pierhead.server.authority import issue, new_authority
 from tests.integration.mirror.others import Strange, strange_registry
 from tests.integration.router.stage import tiny_image
 
 IMAGE = tiny_image("over TLS")
+ROOM = Bound(size_bytes=10**6, why="that there are")
 
 
 def certified(folder: Path, *names: str) -> tuple[Path, str]:
@@ -97,7 +98,7 @@ async def test_from_tls_nobody_is_sent_to_plain_http(tmp_path: Path) -> None:
         strange.elsewhere = f"http://{plain.host}/stored/"
         upstreams = HttpUpstreams(may_ask=lambda _: True)
         with pytest.raises(UpstreamSilent, match="not safe"):
-            async with upstreams.blob(upstream(strange, ca), "me/base", IMAGE.digest):
+            async with upstreams.blob(upstream(strange, ca), "me/base", IMAGE.digest, ROOM):
                 raise AssertionError("nothing is safe there")
         strange.realm = f"http://{plain.host}/token"
         with pytest.raises(UpstreamSilent, match="no safe address"):

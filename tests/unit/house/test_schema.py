@@ -13,7 +13,7 @@ from pierhead.router.adapters.sql.metadata import METADATA
 
 # A change of a table raises its SCHEMA_VERSION, and the pair is written here anew.
 RECORDED = {
-    "router": (3, "c80337e57271a334"),
+    "router": (4, "4c98d06ea7b32936"),
     "content": (1, "51f9933a35bc8131"),
 }
 NOW = {

@@ -104,6 +104,7 @@ class Bases(Protocol):
 
         Raises:
             Unavailable: the control plane does not answer for a while.
+            IntegrityError: a registry lied; it is not asked again. It shows while bytes come.
         """
         ...
 

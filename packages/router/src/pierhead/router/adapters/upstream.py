@@ -30,7 +30,6 @@ from pierhead.router.domain.errors import (
     HostNotAllowed,
     InvalidRequest,
     UpstreamBusy,
-    UpstreamLies,
     UpstreamMissing,
     UpstreamRefused,
     UpstreamSilent,
@@ -38,12 +37,14 @@ from pierhead.router.domain.errors import (
 from pierhead.router.domain.manifest import IMAGES, INDEXES, MANIFEST_BYTES_MAX
 from pierhead.router.domain.upstream import (
     Address,
+    Bound,
     Challenge,
     Image,
     challenge,
     endpoint,
     host_name,
     is_public,
+    patience_seconds,
     token_seconds,
 )
 from pierhead.router.ports.upstreams import Upstream, UpstreamBlob
@@ -55,7 +56,6 @@ RESOLVE_SECONDS: Final = 10.0
 REDIRECTS_MAX: Final = 5
 TOKEN_BYTES_MAX: Final = 64 * 1024
 TOKENS_MAX: Final = 1000
-_PIECE_BYTES: Final = 256 * 1024
 _ACCEPT: Final = ", ".join(sorted(IMAGES | INDEXES))
 _REDIRECTS: Final = {301, 302, 303, 307, 308}
 _USER_AGENT: Final = "pierhead"
@@ -65,10 +65,12 @@ _USER_AGENT: Final = "pierhead"
 class HttpUpstreams:
     """All other registries. It remembers their tokens, until shortly before the end of each.
 
-    `may_ask` says which addresses everybody may send builds to.
+    `may_ask` says which addresses everybody may send builds to; `patience`, how many seconds all
+    in all a registry is waited for that has sent so many bytes.
     """
 
     may_ask: Callable[[Address], bool] = is_public
+    patience: Callable[[int], float] = patience_seconds
     _tokens: dict[tuple[str, str, str], tuple[str, float]] = field(default_factory=dict)
     _contexts: dict[str | None, ssl.SSLContext] = field(default_factory=dict)
 
@@ -104,8 +106,8 @@ class HttpUpstreams:
         """Return the media type, the bytes, and the digest that they are said to have."""
         path = f"/v2/{image.name}/manifests/{image.reference}"
         async with self._ask(upstream, "GET", path, image.name, str(image)) as answer:
-            body = await _bounded(
-                answer, upstream.host, MANIFEST_BYTES_MAX, f"the manifest of {image}"
+            body = await self._whole(
+                answer, upstream.host, f"the manifest of {image}", MANIFEST_BYTES_MAX
             )
             kind = answer.headers.get("content-type", "")
             return kind, body, answer.headers.get("docker-content-digest")
@@ -117,11 +119,17 @@ class HttpUpstreams:
             return _length(answer)
 
     @asynccontextmanager
-    async def blob(self, upstream: Upstream, name: str, digest: str) -> AsyncIterator[UpstreamBlob]:
-        """Give a blob."""
+    async def blob(
+        self, upstream: Upstream, name: str, digest: str, bound: Bound
+    ) -> AsyncIterator[UpstreamBlob]:
+        """Give a blob, of which no more comes than the bound."""
         path, what = f"/v2/{name}/blobs/{digest}", f"{upstream.host}/{name}@{digest}"
         async with self._ask(upstream, "GET", path, name, what) as answer:
-            yield UpstreamBlob(size_bytes=_length(answer), chunks=_chunks(answer, upstream.host))
+            size = _length(answer)
+            if size is not None and size > bound.size_bytes:
+                raise bound.exceeded(upstream.host, what)
+            chunks = self._chunks(answer, upstream.host, what, bound)
+            yield UpstreamBlob(size_bytes=size, chunks=chunks)
 
     @asynccontextmanager
     async def _ask(
@@ -181,9 +189,7 @@ class HttpUpstreams:
             if answer.status_code in {401, 403}:
                 raise _denied(upstream, scope.split(":")[1] if scope else "")
             _check(answer, upstream, "a token")
-            body = await _bounded(
-                answer, upstream.host, TOKEN_BYTES_MAX, f"the token of {upstream.host}"
-            )
+            body = await self._whole(answer, upstream.host, "a token", TOKEN_BYTES_MAX)
         try:
             found = msgspec.json.decode(body)
             token = found.get("token") or found["access_token"]
@@ -236,18 +242,51 @@ class HttpUpstreams:
                     extensions={"sni_hostname": name, "timeout": timeout.as_dict()},
                 )
                 try:
-                    answer = await http.send(request, stream=True)
+                    async with asyncio.timeout(CONNECT_SECONDS + SILENT_SECONDS):
+                        answer = await http.send(request, stream=True)
                 except httpx.ConnectError as error:
                     if number + 1 < len(addresses) and distrusted(error) is None:
                         continue
                     raise _unreachable(upstream, error) from error
-                except httpx.HTTPError as error:
+                except (httpx.HTTPError, TimeoutError) as error:
                     raise _unreachable(upstream, error) from error
                 try:
                     yield answer
                 finally:
                     await answer.aclose()
                 return
+
+    # Bodies: as they come, for whoever is asked not to unpack them sends no small bomb either.
+
+    async def _whole(self, answer: httpx.Response, host: str, what: str, limit: int) -> bytes:
+        bound = Bound(size_bytes=limit, why="that are taken of it")
+        return b"".join([chunk async for chunk in self._chunks(answer, host, what, bound)])
+
+    async def _chunks(
+        self, answer: httpx.Response, host: str, what: str, bound: Bound
+    ) -> AsyncIterator[bytes]:
+        """Yield what comes, piece by piece as it came: what is too much shows at once.
+
+        Only time in which the registry is waited for counts against it.
+        """
+        arrived, waited, pieces = 0, 0.0, answer.aiter_raw()
+        while True:
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(self.patience(arrived) - waited):
+                    piece = await anext(pieces, b"")
+            except httpx.HTTPError as error:
+                raise UpstreamSilent(f"{host} broke off: {_reason(error)}") from error
+            except TimeoutError as error:
+                detail = f"{host} sends {what} too slowly: {arrived} bytes in {waited:.0f} s"
+                raise UpstreamSilent(detail, hint="build again, or nearer to it") from error
+            if not piece:
+                return
+            waited += time.monotonic() - began
+            arrived += len(piece)
+            if arrived > bound.size_bytes:
+                raise bound.exceeded(host, what)
+            yield piece
 
     async def _addresses(
         self, upstream: Upstream, url: str, *, proxied: bool
@@ -382,17 +421,35 @@ def _as_whom(upstream: Upstream) -> str:
     return f"asked as {upstream.username}" if upstream.secret else "asked without a login"
 
 
-def _unreachable(upstream: Upstream, error: httpx.HTTPError) -> UpstreamSilent:
+def _unreachable(upstream: Upstream, error: Exception) -> UpstreamSilent:
     if (reason := distrusted(error)) is not None:
         detail = f"the certificate of {upstream.host} is not to be trusted: {reason}"
         hint = f"if it has an authority of its own: pierhead registries add {upstream.host} "
         return UpstreamSilent(detail, hint=hint + "--ca-file FILE")
-    why = str(error) or type(error).__name__
+    if isinstance(error, httpx.ReadTimeout | TimeoutError):
+        seconds = SILENT_SECONDS + (CONNECT_SECONDS if isinstance(error, TimeoutError) else 0)
+        detail = f"{upstream.host} did not answer within {seconds:.0f} s"
+        return UpstreamSilent(detail, hint="build again; whoever runs it may know why")
+    why = _reason(error)
     if "WRONG_VERSION_NUMBER" in why:  # OpenSSL's word for an answer that is not TLS
         detail = f"{upstream.host} does not speak TLS"
         hint = f"in a network you trust: pierhead registries add {upstream.host} --plain-http"
         return UpstreamSilent(detail, hint=hint)
     return _away(upstream, why)
+
+
+def _reason(error: Exception) -> str:
+    """Return what happened, in words: libraries have none for what is not the system's."""
+    match error:
+        case httpx.ConnectTimeout():
+            return f"nobody took the connection within {CONNECT_SECONDS:.0f} s"
+        case httpx.ReadTimeout():
+            return f"nothing came for {SILENT_SECONDS:.0f} s"
+        case httpx.WriteTimeout():
+            return f"it took nothing for {SILENT_SECONDS:.0f} s"
+        case httpx.ReadError() | httpx.WriteError() | httpx.CloseError() if not str(error):
+            return "the connection was cut"
+    return str(error) or "it does not speak HTTP"
 
 
 def _away(upstream: Upstream, why: str) -> UpstreamSilent:
@@ -403,20 +460,3 @@ def _away(upstream: Upstream, why: str) -> UpstreamSilent:
 def _length(answer: httpx.Response) -> int | None:
     said = answer.headers.get("content-length", "")
     return int(said) if said.isascii() and said.isdigit() and len(said) < 16 else None
-
-
-async def _bounded(answer: httpx.Response, host: str, limit: int, what: str) -> bytes:
-    found = bytearray()
-    async for chunk in _chunks(answer, host):
-        found += chunk
-        if len(found) > limit:
-            raise UpstreamLies(host, f"{what} is larger than {limit} bytes")
-    return bytes(found)
-
-
-async def _chunks(answer: httpx.Response, host: str) -> AsyncIterator[bytes]:
-    try:
-        async for chunk in answer.aiter_raw(_PIECE_BYTES):
-            yield chunk
-    except httpx.HTTPError as error:
-        raise UpstreamSilent(f"{host} broke off: {error or type(error).__name__}") from error

@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 from pierhead.protocol.ids import PROJECT_PATTERN, TAG_PATTERN
 from pierhead.protocol.registry import HOST_PATTERN
-from pierhead.router.domain.errors import InvalidRequest
+from pierhead.router.domain.errors import InvalidRequest, UpstreamLies
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 DOCKER_HUB: Final = "docker.io"
@@ -27,6 +27,12 @@ STALE_MAX: Final = timedelta(days=7)
 TOKEN_SECONDS: Final = 60.0
 _TOKEN_SECONDS_MAX: Final = 3600.0
 _EARLY: Final = 0.8
+LAYER_BYTES_MAX: Final = 16 * 1024**3
+# Engines ask for a manifest first. A configuration or a small layer fits into it all the same.
+NAMELESS_BYTES_MAX: Final = 64 * 1024**2
+# What comes has so long to begin with, and gains time by each byte.
+_GRACE_SECONDS: Final = 30.0
+_LEAST_BYTES_PER_SECOND: Final = 16 * 1024
 _HOST: Final = re.compile(HOST_PATTERN)
 _NAME: Final = re.compile(PROJECT_PATTERN)
 _TAG: Final = re.compile(TAG_PATTERN)
@@ -183,6 +189,39 @@ def token_seconds(said: object) -> float:
     usable = isinstance(said, int | float) and not isinstance(said, bool) and said > 0
     seconds = float(said) if usable and isinstance(said, int | float) else TOKEN_SECONDS
     return min(seconds, _TOKEN_SECONDS_MAX) * _EARLY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """How much is taken of something whose sender is not believed. `why`: who says so."""
+
+    size_bytes: int
+    why: str
+
+    def exceeded(self, host: str, what: str) -> UpstreamLies:
+        """Return the error for a registry that sends more, or says that it will."""
+        return UpstreamLies(
+            host, f"{host} sends more of {what} than the {self.size_bytes} bytes {self.why}"
+        )
+
+
+def blob_bound(host: str, what: str, said: int | None) -> Bound:
+    """Return how much of a blob is taken: what the manifests that name it say; none: none does.
+
+    Raises:
+        UpstreamLies: that is more than a layer may have.
+    """
+    if said is None:
+        return Bound(size_bytes=NAMELESS_BYTES_MAX, why="that are taken of what no manifest named")
+    if said > LAYER_BYTES_MAX:
+        detail = f"{host} has a layer of {said} bytes; {LAYER_BYTES_MAX} is the most that is taken"
+        raise UpstreamLies(host, f"{detail} ({what})")
+    return Bound(size_bytes=said, why="that its manifest says")
+
+
+def patience_seconds(arrived_bytes: int) -> float:
+    """Return how long all in all may be waited for what a registry sends, when so much came."""
+    return _GRACE_SECONDS + arrived_bytes / _LEAST_BYTES_PER_SECOND
 
 
 Verdict: TypeAlias = Literal["kept", "stale", "gone"]

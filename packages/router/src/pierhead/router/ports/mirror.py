@@ -48,6 +48,14 @@ class Mirror(Protocol):
         """Keep a manifest under a tag or digest."""
         ...
 
+    def mirrored_size(self, scope: str, image: Image) -> int | None:
+        """Return the most that a manifest says a blob has, in bytes; none: none names it."""
+        ...
+
+    def keep_mirrored_size(self, scope: str, image: Image, size_bytes: int, now: datetime) -> None:
+        """Note what a manifest says of a blob; the most that was said counts."""
+        ...
+
     def mirrored_blob(self, scope: str, host: str, name: str, digest: str) -> datetime | None:
         """Return when a blob was last used under a login; none: it was not seen under it."""
         ...
@@ -63,5 +71,5 @@ class Mirror(Protocol):
         ...
 
     def forget_mirrored(self, before: datetime, limit: int) -> int:
-        """Forget manifests and blobs that were not used since; at most so many of each."""
+        """Forget manifests, sizes and blobs that were not used since; at most so many of each."""
         ...

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pierhead.protocol.registry import LoginKind
-from pierhead.router.domain.upstream import Image
+from pierhead.router.domain.upstream import Bound, Image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,11 @@ class Upstreams(Protocol):
         ...
 
     def blob(
-        self, upstream: Upstream, name: str, digest: str
+        self, upstream: Upstream, name: str, digest: str, bound: Bound
     ) -> AbstractAsyncContextManager[UpstreamBlob]:
-        """Give a blob."""
+        """Give a blob, of which no more comes than the bound.
+
+        Raises:
+            UpstreamLies: it is larger; at once if the registry says so, else when more comes.
+        """
         ...

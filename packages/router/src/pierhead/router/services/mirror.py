@@ -29,7 +29,14 @@ from pierhead.router.domain.errors import (
 from pierhead.router.domain.manifest import read_manifest
 from pierhead.router.domain.rights import logins_of
 from pierhead.router.domain.token import Principal
-from pierhead.router.domain.upstream import Image, image_at, is_digest, when_silent
+from pierhead.router.domain.upstream import (
+    Bound,
+    Image,
+    blob_bound,
+    image_at,
+    is_digest,
+    when_silent,
+)
 from pierhead.router.ports.mirror import Mirrored
 from pierhead.router.ports.store import Ledger, Store
 from pierhead.router.ports.system import Clock
@@ -39,7 +46,6 @@ from pierhead.server.blobs import BlobStore
 from pierhead.server.log import get_logger
 from pierhead.server.threads import in_thread
 
-BLOB_BYTES_MAX: Final = 16 * 1024**3
 BLOB_SECONDS_MAX: Final = 3600.0
 FETCHES_MAX: Final = 32
 LIES_MAX: Final = 256
@@ -173,10 +179,14 @@ class Mirror:
 
     async def _keep(self, scope: str, image: Image, found: Mirrored) -> None:
         by_digest = Image(host=image.host, name=image.name, reference=found.digest)
+        parts = read_manifest(found.body, found.media_type).blobs
 
         def operation(ledger: Ledger) -> None:
             for one in {image, by_digest}:
                 ledger.keep_mirrored(scope, one, found)
+            for part in parts:
+                at = replace(by_digest, reference=part.digest)
+                ledger.keep_mirrored_size(scope, at, part.size_bytes, found.checked_at)
 
         await self.store.write(operation)
 
@@ -232,15 +242,18 @@ class Mirror:
     ) -> None:
         """Bring a blob in. Whoever asked for it hears how it ended; nobody need be left."""
         try:
+            bound = await self._bound(upstream, image)
             async with (
                 asyncio.timeout(BLOB_SECONDS_MAX),
-                self.upstreams.blob(upstream, image.name, image.reference) as blob,
+                self.upstreams.blob(upstream, image.name, image.reference, bound) as blob,
             ):
-                await coming.take(blob.chunks, blob.size_bytes)
+                await coming.take(blob.chunks, blob.size_bytes, bound)
             await self._note(upstream, image)
             coming.end(None)
-        except IntegrityError:
+        except (IntegrityError, UpstreamLies) as error:
             lie = UpstreamLies(image.host, f"{image.host} sent other bytes than {image} are")
+            if isinstance(error, UpstreamLies):
+                lie = error
             self._remember(key, lie)
             _broken(coming, image, lie)
         except TimeoutError:
@@ -251,6 +264,11 @@ class Mirror:
         finally:
             coming.end(UpstreamSilent("the control plane is stopping"))
             await coming.clear()
+
+    async def _bound(self, upstream: Upstream, image: Image) -> Bound:
+        """Return how much of a blob is taken: its registry's manifest says it, before it sends."""
+        said = await self.store.read(lambda ledger: ledger.mirrored_size(upstream.scope, image))
+        return blob_bound(image.host, str(image), said)
 
     def _remember(self, key: Hashable, lie: UpstreamLies) -> None:
         if len(self._lies) >= LIES_MAX:
@@ -299,16 +317,15 @@ class Coming:
         """Whether it came to nothing."""
         return self._ended.done() and self._ended.exception() is not None
 
-    async def take(self, chunks: AsyncIterator[bytes], size_bytes: int | None) -> None:
+    async def take(
+        self, chunks: AsyncIterator[bytes], size_bytes: int | None, bound: Bound
+    ) -> None:
         """Write what comes, check it, and give it its name."""
-        if size_bytes is not None and size_bytes > BLOB_BYTES_MAX:
-            detail = f"{self.host} has a layer of {size_bytes} bytes, which is too large"
-            raise UpstreamLies(self.host, detail)
         self.size_bytes = size_bytes
         self._upload = await self._blobs.begin()
         if size_bytes is not None:
             self._begun.set_result(None)
-        await self._blobs.append(self._upload, 0, chunks, size_bytes or BLOB_BYTES_MAX)
+        await self._blobs.append(self._upload, 0, chunks, bound.size_bytes)
         self.size_bytes = await self._blobs.commit(self._upload, self.digest)
 
     def end(self, error: Exception | None) -> None:

@@ -13,7 +13,7 @@ import httpx
 from pierhead.protocol.client.http import open_client
 from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.client.trust import Trust
-from pierhead.protocol.errors import Unavailable
+from pierhead.protocol.errors import IntegrityError, PierheadError, Unavailable
 from pierhead.protocol.problem import problem
 from pierhead.runner.domain.bases import BaseRefusal
 from pierhead.runner.ports import BaseAnswer, BaseAsk
@@ -40,6 +40,7 @@ class HttpBases:
         Raises:
             Unavailable: the control plane does not answer for a while, or does not go on after a
                 cut, for the reason that it then says.
+            IntegrityError: it says that a registry lied; another try would only repeat that.
         """
         async with AsyncExitStack() as opened:
             answer = await patiently(lambda: self._send(wanted, None, opened), PATIENCE_SECONDS)
@@ -91,7 +92,7 @@ class HttpBases:
             answer = await patiently(again, PATIENCE_SECONDS)
             if not answer.is_success:
                 said = _refusal(wanted, answer.status_code, await _small(answer))
-                raise Unavailable(problem("dependency-unavailable", said.message, hint=said.hint))
+                raise _cut_for(answer.status_code, said)
             if answer.status_code != 206 and offset:
                 break
         detail = f"a part of it breaks off on its way from {wanted.host}, again and again"
@@ -122,6 +123,13 @@ def _refusal(wanted: BaseAsk, status: int, body: bytes) -> BaseRefusal:
     except (ValueError, LookupError, TypeError, AttributeError):
         return BaseRefusal(image=image, message=f"the control plane answers with status {status}")
     return BaseRefusal(image=image, message=message, hint=str(hint) if hint else None)
+
+
+def _cut_for(status: int, said: BaseRefusal) -> PierheadError:
+    """Return why nothing comes after a cut."""
+    if status == httpx.codes.BAD_REQUEST:  # the request is the one that was answered before
+        return IntegrityError(problem("digest-mismatch", said.message, hint=said.hint))
+    return Unavailable(problem("dependency-unavailable", said.message, hint=said.hint))
 
 
 def _away(error: httpx.HTTPError) -> Unavailable:

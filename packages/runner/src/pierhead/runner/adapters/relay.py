@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from pierhead.protocol.errors import PierheadError
+from pierhead.protocol.errors import IntegrityError, PierheadError
 from pierhead.runner.domain.bases import BaseRefusal, authorization, login_file, registries_conf
 from pierhead.runner.ports import BaseAnswer, BaseAsk, Bases, LogSink
 
@@ -47,6 +47,7 @@ class Relay:
         self._log = log
         self._open = 0
         self._told: set[str] = set()
+        self._lies: dict[tuple[str, str, str], BaseRefusal] = {}
         self.password: Final = secrets.token_urlsafe(24)
         self.address = ""
         self.refusal: BaseRefusal | None = None  # the last one; buildah ends with its first
@@ -124,6 +125,11 @@ class Relay:
         )
 
     async def _pass_on(self, wanted: BaseAsk, writer: asyncio.StreamWriter) -> None:
+        what = (wanted.host, wanted.name, wanted.reference)
+        if what in self._lies:  # buildah tries again what was cut; nothing better would come
+            self.refusal = self._lies[what]
+            await _write(writer, 403, {})
+            return
         try:
             async with self._bases.ask(wanted) as answer:
                 self._note(wanted, answer)
@@ -141,6 +147,8 @@ class Relay:
         except PierheadError as error:
             image, hint = f"{wanted.host}/{wanted.name}", error.problem.hint
             self.refusal = BaseRefusal(image=image, message=str(error), hint=hint)
+            if isinstance(error, IntegrityError):
+                self._lies[what] = self.refusal
             raise
 
     def _note(self, wanted: BaseAsk, answer: BaseAnswer) -> None:

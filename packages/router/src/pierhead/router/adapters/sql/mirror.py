@@ -52,7 +52,7 @@ class SqlMirror:
         if row is None:
             return None
         self._sql.execute(sa.delete(t.logins).where(*where))
-        for table in (t.manifests, t.blobs):
+        for table in (t.manifests, t.sizes, t.blobs):
             self._sql.execute(sa.delete(table).where(table.c.scope == row["id"]))
         return _login(row)
 
@@ -81,6 +81,19 @@ class SqlMirror:
         }
         upsert(self._sql, t.manifests, row)
 
+    def mirrored_size(self, scope: str, image: Image) -> int | None:
+        """Return the most that a manifest says a blob has, in bytes."""
+        key = _manifest_key(scope, image)
+        query = sa.select(t.sizes.c.size_bytes).where(*(t.sizes.c[n] == key[n] for n in key))
+        found: int | None = self._sql.execute(query).scalar()
+        return found
+
+    def keep_mirrored_size(self, scope: str, image: Image, size_bytes: int, now: datetime) -> None:
+        """Note what a manifest says of a blob; the most that was said counts."""
+        most = max(size_bytes, self.mirrored_size(scope, image) or 0)
+        row = {"size_bytes": most, "said_at": now.timestamp()}
+        upsert(self._sql, t.sizes, {**_manifest_key(scope, image), **row})
+
     def mirrored_blob(self, scope: str, host: str, name: str, digest: str) -> datetime | None:
         """Return when a blob was last used under a login."""
         key = {"scope": scope, "host": host, "name": name, "digest": digest}
@@ -102,12 +115,9 @@ class SqlMirror:
         upsert(self._sql, t.blobs, {**key, "used_at": now.timestamp()})
 
     def forget_mirrored(self, before: datetime, limit: int) -> int:
-        """Forget manifests and blobs that were not used since; at most so many of each."""
-        gone = [
-            self._forget_some(table, at, before, limit)
-            for table, at in ((t.manifests, "checked_at"), (t.blobs, "used_at"))
-        ]
-        return max(gone)
+        """Forget manifests, sizes and blobs that were not used since; at most so many of each."""
+        aged = ((t.manifests, "checked_at"), (t.sizes, "said_at"), (t.blobs, "used_at"))
+        return max([self._forget_some(table, at, before, limit) for table, at in aged])
 
     def _forget_some(self, table: sa.Table, at: str, before: datetime, limit: int) -> int:
         old: sa.Select[Any] = (

@@ -34,6 +34,19 @@ manifests = sa.Table(
 )
 sa.Index("router_mirrored_manifests_by_age", manifests.c.checked_at)
 
+# What manifests say of their blobs, so that nobody can send more of one.
+sizes = sa.Table(
+    "router_mirrored_sizes",
+    METADATA,
+    sa.Column("scope", sa.String, primary_key=True),
+    sa.Column("host", sa.String, primary_key=True),
+    sa.Column("name", sa.String, primary_key=True),
+    sa.Column("reference", sa.String, primary_key=True),  # the blob's digest
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("said_at", sa.Float, nullable=False),
+)
+sa.Index("router_mirrored_sizes_by_age", sizes.c.said_at)
+
 blobs = sa.Table(
     "router_mirrored_blobs",
     METADATA,
