@@ -195,6 +195,7 @@ async def strange_registry(certificate: Path | None = None) -> AsyncIterator[Str
             lifespan="off",
             log_config=None,
             access_log=False,
+            timeout_keep_alive=75,
             loop="none",
             ssl_certfile=certificate,
         )

@@ -36,6 +36,7 @@ async def served(house: House, folder: Path, scheme: str) -> AsyncIterator[httpx
         lifespan="off",
         log_config=None,
         access_log=False,
+        timeout_keep_alive=75,
         loop="none",
         ssl_certfile=file if scheme == "https" else None,
     )

@@ -113,7 +113,13 @@ async def serving(folder: Path, data: Path, share: Share | None = None) -> Async
     )
     app = Starlette(routes=registry_routes(handlers))
     config = uvicorn.Config(
-        app, lifespan="off", log_config=None, ws="none", loop="none", http=Connection
+        app,
+        lifespan="off",
+        log_config=None,
+        ws="none",
+        loop="none",
+        http=Connection,
+        timeout_keep_alive=75,  # as in `pierhead.server.serve`: clients close first
     )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve([listener]))

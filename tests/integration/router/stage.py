@@ -335,6 +335,7 @@ async def open_house(folder: Path, clock: MovableClock | None = None) -> AsyncIt
                 lifespan="off",
                 log_config=None,
                 access_log=False,
+                timeout_keep_alive=75,  # as in `pierhead.server.serve`: clients close first
                 timeout_graceful_shutdown=5,
             )
         )
