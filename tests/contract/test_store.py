@@ -626,6 +626,8 @@ async def test_a_parent_is_kept_with_its_children_and_no_runner_is_shown_it(
         assert [one.id for one in waiting] == ["b_p-1", "b_p-2"]
         assert [one.parent for one in waiting] == ["b_p", "b_p"]
         assert await store.read(lambda ledger: ledger.queue_length()) == 2
+        assert await store.read(lambda ledger: ledger.queue_length("web")) == 2
+        assert await store.read(lambda ledger: ledger.queue_length("shop")) == 0
         for prefix, found in (("b_p", ["b_p"]), ("@", ["b_p"]), ("b_p-", ["b_p-2", "b_p-1"])):
             some = await store.read(lambda ledger, one=prefix: ledger.builds_with_prefix(one, None))  # type: ignore[misc]
             assert [one.id for one in some] == found, prefix

@@ -156,8 +156,8 @@ class MemoryLedger:
     def queued(self, after: int = 0, limit: int = 1000) -> Sequence[StoredBuild]:
         return [b for b in self._for_runners(State.QUEUED) if b.sequence > after][:limit]
 
-    def queue_length(self) -> int:
-        return len(self.queued())
+    def queue_length(self, project: str | None = None) -> int:
+        return sum(project in {None, b.submit.project} for b in self._for_runners(State.QUEUED))
 
     def leased(
         self,

@@ -28,16 +28,15 @@ from pierhead.protocol.cli.speak import (
     tell,
 )
 from pierhead.protocol.client.client import RouterClient
-from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.ids import ProjectName, ReplayKey
 from pierhead.protocol.result import Envelope
 from pierhead.router.cli.follow import Story, events, follow, proof_text
 from pierhead.router.cli.interrupt import attend, look_on
 from pierhead.router.cli.once import at_hand, control_plane
+from pierhead.router.cli.submitting import submitted
 from pierhead.router.cli.unwritten import saying_what_is_there
 
 T = TypeVar("T")
-SUBMIT_SECONDS: Final = 60.0
 # With its stage, when there are several: "[2/3] 6/9".
 _STEP_NUMBER: Final = re.compile(r"(?:\[\d+/\d+\] )?\d+/\d+")
 app = typer.Typer(add_completion=False)
@@ -269,9 +268,7 @@ def rerun(
             control_plane(find_place(url), stays=detach) as place,
             place.client() as client,
         ):
-            view = await patiently(
-                lambda: client.rerun(build_id, request), SUBMIT_SECONDS, through_full_disk=False
-            )
+            view = await submitted(lambda: client.rerun(build_id, request))
             if detach:
                 (give_json if as_json else lambda one: give(one.id))(view)
                 return OK

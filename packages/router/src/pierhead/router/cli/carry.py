@@ -3,14 +3,12 @@
 import asyncio
 import os
 from collections.abc import Mapping
-from typing import Final
 
 from pierhead.protocol.build import BuildView
 from pierhead.protocol.cli.place import find_place
 from pierhead.protocol.cli.speak import OK, Progress, give, give_json, size, tell
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.pack import Packed
-from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.client.upload import upload
 from pierhead.protocol.plan import ContextRef, Submit
 from pierhead.protocol.redact import SHORTEST
@@ -19,9 +17,8 @@ from pierhead.router.cli.deliver import deliver
 from pierhead.router.cli.follow import Story, follow
 from pierhead.router.cli.interrupt import attend
 from pierhead.router.cli.once import control_plane
+from pierhead.router.cli.submitting import submitted
 from pierhead.router.cli.unwritten import saying_what_is_there
-
-SUBMIT_SECONDS: Final = 60.0
 
 
 def carry(asked: Asked, packed: Packed, url: str | None) -> int:
@@ -94,7 +91,7 @@ async def _submit(client: RouterClient, asked: Asked, context: ContextRef) -> Bu
         secrets=dict(asked.secrets),
         secret_args=asked.allow_secret_args,
     )
-    return await patiently(lambda: client.submit(request), SUBMIT_SECONDS, through_full_disk=False)
+    return await submitted(lambda: client.submit(request))
 
 
 async def _follow(client: RouterClient, asked: Asked, view: BuildView, *, may_detach: bool) -> int:

@@ -138,8 +138,8 @@ class Builds(Protocol):
         """
         ...
 
-    def queue_length(self) -> int:
-        """Return how many builds wait for a runner."""
+    def queue_length(self, project: str | None = None) -> int:
+        """Return how many builds wait for a runner, of a project or of all."""
         ...
 
     def place(self, sequence: int) -> int:

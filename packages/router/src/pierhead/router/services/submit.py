@@ -52,6 +52,8 @@ from pierhead.router.services.views import view_of
 
 # Every grant looks at the whole queue; with so many it still takes some milliseconds.
 QUEUE_MAX: Final = 1000
+# No project fills the queue for the others.
+QUEUE_OF_PROJECT_MAX: Final = 200
 QUEUE_RETRY_MS: Final = 10_000
 DRAIN_RETRY_MS: Final = 1000
 _AFTER: Final = re.compile(r"[0-9]{1,15}\Z")
@@ -124,10 +126,7 @@ class Submissions:
         ledger.save_context(request.project, request.context, now)
         replaced = self._replace(ledger, build_id, request, now)
         parts = parts_of(request)
-        if ledger.queue_length() + len(parts) > QUEUE_MAX:
-            hint = "wait, cancel some of them, or add a runner: pierhead add NAME --builds"
-            detail = f"{QUEUE_MAX} builds wait already"
-            raise QueueFull(detail, hint=hint, retry_after_ms=QUEUE_RETRY_MS)
+        _require_room(ledger, request.project, len(parts))
         project, place = place_for(ledger, request.project, request.environment, now)
         new = StoredBuild(
             build=Build(id=build_id),
@@ -278,6 +277,23 @@ class Submissions:
             return BuildPage(builds=tuple(views), next=following)
 
         return await self.store.read(operation)
+
+
+def _require_room(ledger: Ledger, project: str, more: int) -> None:
+    """Return if so many more builds of the project may wait.
+
+    Raises:
+        QueueFull: as many as may wait already, of the project or of all.
+    """
+    rest = "or add a runner: pierhead add NAME --builds"
+    if ledger.queue_length(project) + more > QUEUE_OF_PROJECT_MAX:
+        detail = f"{QUEUE_OF_PROJECT_MAX} builds of {project} wait already, as many as may"
+        hint = f"wait, cancel some of them (pierhead builds ls --project {project}), {rest}"
+        raise QueueFull(detail, hint=hint, retry_after_ms=QUEUE_RETRY_MS)
+    if ledger.queue_length() + more > QUEUE_MAX:
+        detail = f"{QUEUE_MAX} builds wait already"
+        hint = f"wait, cancel some of them (pierhead builds ls), {rest}"
+        raise QueueFull(detail, hint=hint, retry_after_ms=QUEUE_RETRY_MS)
 
 
 def _step(ledger: Ledger, stored: StoredBuild) -> str | None:

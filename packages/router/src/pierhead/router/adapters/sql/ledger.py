@@ -56,6 +56,7 @@ _LIVE_ATTEMPTS: Final = sa.select(
     t.builds.c.project, t.builds.c.id, t.builds.c.fence, t.builds.c.last_runner
 ).where(_IS_LEASED)
 _QUEUE_LENGTH: Final = sa.select(sa.func.count()).where(_IS_QUEUED)
+_QUEUE_LENGTH_OF: Final = _QUEUE_LENGTH.where(t.builds.c.project == sa.bindparam("of"))
 _PLACE: Final = _QUEUE_LENGTH.where(t.builds.c.sequence <= sa.bindparam("of"))
 _RUNNERS: Final = sa.select(t.runners).order_by(t.runners.c.name)
 _RUNNER: Final = sa.select(t.runners).where(t.runners.c.name == sa.bindparam("called"))
@@ -228,9 +229,11 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
         rows = self._sql.execute(_QUEUED, {"after": after, "at_most": limit})
         return [_build(row) for row in rows.mappings()]
 
-    def queue_length(self) -> int:
-        """Return how many builds wait."""
-        return int(self._sql.execute(_QUEUE_LENGTH).scalar_one())
+    def queue_length(self, project: str | None = None) -> int:
+        """Return how many builds wait, of a project or of all."""
+        if project is None:
+            return int(self._sql.execute(_QUEUE_LENGTH).scalar_one())
+        return int(self._sql.execute(_QUEUE_LENGTH_OF, {"of": project}).scalar_one())
 
     def place(self, sequence: int) -> int:
         """Return how many builds wait that came no later than this."""
