@@ -1,6 +1,10 @@
 """Which build arguments are taken for secrets: by words of the name, or the form of the value."""
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pierhead.router.domain.errors import SecretArgument
 from pierhead.router.domain.secretlike import looks_secret, require_no_secret
@@ -127,3 +131,23 @@ def test_the_secret_gets_a_short_name(name: str, secret_id: str) -> None:
     hint = refused.value.hint or ""
     assert f"--secret id={secret_id},env={name} ." in hint
     assert f"RUN --mount=type=secret,id={secret_id},env={name} " in hint
+
+
+@given(st.text("eyJ.-_ a1~", max_size=80))
+def test_a_web_token_is_known_wherever_in_a_value_it_is(text: str) -> None:
+    plainly = re.search(r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}", text) is not None
+
+    assert looks_secret("HARMLESS", text) == plainly
+
+
+@given(st.text(" \t\n\x1c\u20030127truFALSEone", max_size=12))
+def test_a_value_can_be_none_with_any_space_around_it(text: str) -> None:
+    plainly = re.match(r"\s*(true|false|yes|no|on|off|none|null|\d{0,5})\s*\Z", text, re.I)
+
+    assert looks_secret("TOKEN", text) == (plainly is None)
+
+
+@pytest.mark.parametrize("value", [" " * 1_000_000 + "x", "eyJ-" * 250_000, "a://:" * 200_000])
+def test_a_long_value_is_read_once(value: str) -> None:
+    assert not looks_secret("HARMLESS", value)
+    assert looks_secret("TOKEN", value)

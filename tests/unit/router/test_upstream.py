@@ -170,7 +170,19 @@ def test_a_challenge_is_read(headers: list[str], wanted: Challenge | None) -> No
 
 @pytest.mark.parametrize(
     ("said", "seconds"),
-    [(300, 240), (None, 48), ("300", 48), (-1, 48), (0, 48), (True, 48), (10**9, 2880), (1.5, 1.2)],
+    [
+        (300, 240),
+        (None, 48),
+        ("300", 48),
+        (-1, 48),
+        (0, 48),
+        (True, 48),
+        (10**9, 2880),
+        (10**400, 2880),
+        (float("inf"), 2880),
+        (float("nan"), 48),
+        (1.5, 1.2),
+    ],
 )
 def test_a_token_is_used_for_less_than_it_is_good(said: object, seconds: float) -> None:
     assert token_seconds(said) == pytest.approx(seconds)

@@ -257,7 +257,7 @@ def _checked(chain: bytes, key: ec.EllipticCurvePrivateKey, domain: str) -> byte
 def _document(answer: _Answer) -> dict[str, Any]:
     try:
         found = json.loads(answer.content)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if answer.status >= 400 or not isinstance(found, dict):
         raise AcmeError(f"HTTP {answer.status} from something that is not an ACME server")
@@ -267,7 +267,7 @@ def _document(answer: _Answer) -> dict[str, Any]:
 def _problem(answer: _Answer) -> dict[str, Any]:
     try:
         found = json.loads(answer.content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -180,7 +180,7 @@ class HttpUpstreams:
         query = {"service": wanted.service, "scope": scope}
         asked = urlencode({key: value for key, value in query.items() if value})
         url = wanted.realm + ("&" if "?" in wanted.realm else "?") + asked
-        if not url.startswith(("https://", "http://" if upstream.plain_http else "https://")):
+        if not _is_safe(upstream, url):
             raise UpstreamSilent(f"{upstream.host} gives out its tokens at no safe address")
         headers = {"Authorization": _basic(upstream)} if upstream.secret is not None else {}
         async with self._request(upstream, "GET", url, headers) as answer:
@@ -375,16 +375,24 @@ def _followed(upstream: Upstream, url: str, target: str) -> str:
     Raises:
         UpstreamSilent: to something that is no safe address.
     """
-    found = urljoin(url, target)
     try:
-        parts = urlsplit(found)
-        usable = bool(parts.hostname) and parts.port != 0 and parts.username is None
-    except ValueError:
-        usable = False
-    allowed = ("https", "http") if upstream.plain_http else ("https",)
-    if not usable or parts.scheme not in allowed:
+        found = urljoin(url, target)
+    except ValueError:  # it is no address at all
+        found = ""
+    if not _is_safe(upstream, found):
         raise UpstreamSilent(f"{upstream.host} sends on to an address that is not safe")
     return found
+
+
+def _is_safe(upstream: Upstream, url: str) -> bool:
+    """Say whether a registry may send on to an address; what is none is not safe either."""
+    try:
+        parts = urlsplit(url)
+        httpx.URL(url)
+        usable = bool(parts.hostname) and parts.port != 0 and parts.username is None
+    except (ValueError, httpx.InvalidURL):
+        return False
+    return usable and parts.scheme in (("https", "http") if upstream.plain_http else ("https",))
 
 
 def _check(answer: httpx.Response, upstream: Upstream, what: str) -> None:

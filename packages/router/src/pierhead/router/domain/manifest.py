@@ -10,6 +10,7 @@ import base64
 import binascii
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -157,8 +158,8 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object; of two values under one name, each reader would take another."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        times = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in times.items() if count > 1)
         raise ManifestInvalid(f"the manifest says {_shown(twice)} twice")
     return found
 

@@ -43,8 +43,10 @@ _ABOUT: Final = frozenset([
 # fmt: on
 _PUBLIC_WORDS: Final = frozenset(["PUB", "PUBLIC", "PUBLISHABLE"])
 _PUBLIC_KEYS: Final = frozenset(["CACHE", "FOREIGN", "PARTITION", "PRIMARY", "SORT"])
-_NOTHING: Final = re.compile(r"\s*(true|false|yes|no|on|off|none|null|\d{0,5})\s*\Z", re.I)
-# Compiled with the first value, and kept by `re`: few builds have one.
+_NOTHING: Final = re.compile(r"(true|false|yes|no|on|off|none|null|\d{0,5})\Z", re.I)
+# Compiled with the first value, and kept by `re`: few builds have one. A value may be anybody's, so
+# none of these looks at a character again for each place before it: of a JSON Web Token the first
+# `eyJ` of a word decides, because whatever follows a later one also follows that.
 _VALUES: Final = "|".join(
     (
         r"-----BEGIN [A-Z ]*PRIVATE KEY( BLOCK)?-----",
@@ -70,7 +72,7 @@ _VALUES: Final = "|".join(
         r"\b[rs]k_(live|test)_\w{16,}",
         r"\bsk-[A-Za-z0-9][\w-]{30,}",
         r"\bSG\.[\w-]{16,}\.[\w-]{16,}",
-        r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}",
+        r"(?<![\w-])(?>[\w-]*?\beyJ)[\w-]{8,}+\.eyJ[\w-]{8,}+\.[\w-]{8,}",
         r"\bph[bopr]_[\w.-]{20,}",
         r"\w://[^\s/:@]*:[^\s/@]+@",
     )
@@ -81,7 +83,7 @@ def looks_secret(name: str, value: str) -> bool:
     """Say whether a build argument looks like a secret."""
     if re.search(_VALUES, value):
         return True
-    return not _NOTHING.match(value) and _names_a_secret(_words(name))
+    return not _NOTHING.match(value.strip()) and _names_a_secret(_words(name))
 
 
 def require_no_secret(arguments: Mapping[str, str]) -> None:

@@ -187,7 +187,8 @@ def _challenges(header: str) -> Iterable[tuple[str, Mapping[str, str]]]:
 def token_seconds(said: object) -> float:
     """Return how long a registry's token is used: less than it says, and never for hours."""
     usable = isinstance(said, int | float) and not isinstance(said, bool) and said > 0
-    seconds = float(said) if usable and isinstance(said, int | float) else TOKEN_SECONDS
+    # Whole numbers have no end in JSON: those that no float can be are over the bound, too.
+    seconds = said if usable and isinstance(said, int | float) else TOKEN_SECONDS
     return min(seconds, _TOKEN_SECONDS_MAX) * _EARLY
 
 

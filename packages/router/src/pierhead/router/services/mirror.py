@@ -170,7 +170,7 @@ class Mirror:
         if wanted not in (None, digest):
             raise UpstreamLies(image.host, f"{image.host} sent other bytes than {image} are")
         try:
-            reading = read_manifest(body, kind)
+            reading = await asyncio.to_thread(read_manifest, body, kind)
         except InvalidRequest as error:
             raise UpstreamSilent(f"{image} is no image that can be used: {error}") from error
         found = Mirrored(digest=digest, media_type=reading.kind, body=body, checked_at=now)

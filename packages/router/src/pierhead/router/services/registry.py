@@ -5,6 +5,7 @@ becomes the project's in one transaction. A digest that exists on the disk for a
 unknown here, so nothing can be learned or taken by guessing.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -187,7 +188,8 @@ class Registry:
         digest = digest_of(body)
         if by_digest and wanted != digest:
             raise DigestMismatch(f"the manifest is {digest}, not {wanted}")
-        reading = read_manifest(body, media_type)
+        # A large one takes longer than others are to wait: a second, when somebody wants it to.
+        reading = await asyncio.to_thread(read_manifest, body, media_type)
         manifest = Manifest(
             repository=repository,
             digest=digest,
@@ -269,11 +271,12 @@ class Registry:
             return found, None
 
         page, following = await self.store.read(operation)
-        descriptors = [
-            referrer(read_manifest(one.body, one.media_type), one.digest, len(one.body))
-            for one in page
-        ]
+        descriptors = await asyncio.to_thread(lambda: [*map(_descriptor, page)])
         return [one for one in descriptors if kind in (None, one.get("artifactType"))], following
+
+
+def _descriptor(one: Manifest) -> dict[str, Any]:
+    return referrer(read_manifest(one.body, one.media_type), one.digest, len(one.body))
 
 
 def require_pull(principal: Principal, repository: str) -> None:
