@@ -185,7 +185,16 @@ async def test_builds_get_nowhere_in_a_private_network(house: House, host: str) 
 
 
 @pytest.mark.parametrize(
-    "target", ["http://127.0.0.2:7/x/", "http://169.254.169.254/x/", "file:///etc/", "http://a@b/"]
+    "target",
+    [
+        "http://127.0.0.2:7/x/",
+        "http://169.254.169.254/x/",
+        "file:///etc/",
+        "http://a@b/",
+        "http://[",
+        "http://[v1.x]/",
+        "http://a:99999/",
+    ],
 )
 async def test_a_registry_cannot_send_builds_there_either(
     house: House, open_to_all: Strange, target: str
@@ -206,6 +215,17 @@ async def test_a_token_service_in_a_private_network_gets_no_login(
     web = await attempt(house)
     answer = await web.get(manifest("me/base", "latest", strange.host))
     assert code(answer) == (403, "DENIED")
+
+
+@pytest.mark.parametrize("realm", ["http://[", "http://[v1.x]/", "http://a:99999/", "token"])
+async def test_a_token_service_that_is_at_no_address_is_not_asked(
+    house: House, strange: Strange, realm: str
+) -> None:
+    await login(house, strange.host)
+    strange.realm = realm
+    web = await attempt(house)
+    answer = await web.get(manifest("me/base", "latest", strange.host))
+    assert code(answer) == (503, "UNAVAILABLE")
 
 
 async def test_only_builds_that_run_get_them(house: House, open_to_all: Strange) -> None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Final
 
 _ESCAPE: Final = re.compile(r"#\s*escape\s*=\s*(\S)\s*$", re.I)
@@ -55,14 +56,17 @@ def instructions(text: str) -> Iterator[Instruction]:
 
 
 def with_changed(text: str, change: Callable[[Instruction, str], str]) -> str:
-    """Return a Dockerfile of which `change` has rewritten what is there from an instruction on."""
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    for one in reversed(list(instructions(text))):
-        at = starts[one.line - 1]
-        text = text[:at] + change(one, text[at:])
-    return text
+    """Return a Dockerfile of which `change` has rewritten each instruction.
+
+    It gets the instruction's text as it is there, up to the next one.
+    """
+    starts = [0, *accumulate(map(len, text.splitlines(keepends=True)))]
+    found = [*instructions(text)]
+    cuts = [*(starts[one.line - 1] for one in found), len(text)]
+    changed = (
+        change(one, text[at:to]) for one, (at, to) in zip(found, pairwise(cuts), strict=True)
+    )
+    return text[: cuts[0]] + "".join(changed)
 
 
 def has_here_document(text: str) -> bool:

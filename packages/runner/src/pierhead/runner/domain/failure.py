@@ -33,7 +33,8 @@ NOT_FOUND: Final = 127
 _OWN: Final = "Error: "
 _BUILDING: Final = "Error: building at STEP "
 # How buildah ends when the command of a step ended with a code; without isolation it says less.
-_RAN: Final = re.compile(r"building at STEP .*: (?:while running runtime: )?exit status (\d{1,3})$")
+_STEP: Final = "building at STEP "
+_ENDED: Final = re.compile(r": exit status (\d{1,3})$")
 _CANNOT_START: Final = re.compile(
     r"exec: \\?\"(?P<what>[^\"\\]+)\\?\": (?P<why>[^\"\\]*)"
     r"|fork/exec (?P<path>\S+): (?P<reason>[a-z ]+?)(?=process|$)"
@@ -173,10 +174,9 @@ class _Told:
         own = _own_words(self.lines)
         object.__setattr__(self, "own", " ".join(own))
         object.__setattr__(self, "said", self.lines[: len(self.lines) - len(own)])
-        ran = _RAN.search(self.own)
         signalled = _SIGNALLED.search("\n".join(self.lines[-4:]))
         number = _SIGNALS.get(signalled["name"]) if signalled else None
-        code = int(ran[1]) if ran else None
+        code = _code_of(self.own)
         # As a shell says it: 128 and the number of the signal.
         object.__setattr__(self, "exit_code", 128 + number if number and code else code)
 
@@ -219,7 +219,15 @@ def _own_words(lines: tuple[str, ...]) -> tuple[str, ...]:
         return lines[-1:]
     found = (at for at in reversed(range(len(lines))) if lines[at].startswith(_BUILDING))
     at = next(found, len(lines))
-    return lines[at:] if _RAN.search(" ".join(lines[at:])) else ()
+    return lines[at:] if _code_of(" ".join(lines[at:])) is not None else ()
+
+
+def _code_of(text: str) -> int | None:
+    """Return the code that a step's command ended with, where that is what the words end with."""
+    ended, step = _ENDED.search(text), text.find(_STEP)
+    if ended is None or not 0 <= step <= ended.start() - len(_STEP):
+        return None
+    return int(ended[1])
 
 
 def disk_full(disk: Disk) -> Failure:

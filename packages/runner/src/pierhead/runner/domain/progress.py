@@ -6,7 +6,7 @@ from typing import Final
 
 from pierhead.protocol.result import CacheUse
 
-_STEP: Final = re.compile(rb"^(?:\[(\d+)/(\d+)\] )?STEP (\d+)/(\d+): (.*)$")
+_STEP: Final = re.compile(rb"^(\[\d{1,4}/\d{1,4}\] )?STEP (\d{1,4}/\d{1,4}): (.*)$")
 LINE_BYTES_MAX: Final = 64 * 1024
 TAIL_LINES: Final = 40
 
@@ -43,9 +43,8 @@ class Progress:
         found = _STEP.match(line)
         if found is not None:
             self.steps += 1
-            instruction = found[5].decode("utf-8", "replace")
-            stage = f"[{int(found[1])}/{int(found[2])}] " if found[1] else ""
-            self.step = f"{stage}{int(found[3])}/{int(found[4])} {instruction}"[:1000]
+            step = (found[1] or b"") + found[2] + b" " + found[3]
+            self.step = step.decode("utf-8", "replace")[:1000]
             self.tail.clear()
             return
         if text.startswith("--> Using cache"):
