@@ -240,3 +240,18 @@ def test_an_ignore_file_that_is_too_much_for_the_names_is_refused(
             tar.addfile(member, io.BytesIO(data))
     with pytest.raises(Invalid, match="3 patterns of its ignore file are too many for 3 names"):
         pack_tar(io.BytesIO(packed.getvalue()))
+
+
+def test_folders_that_nobody_named_are_added_once_and_not_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for number in range(1000):
+            tar.addfile(tarfile.TarInfo(f"{'a/' * 45}{number:05d}"))
+    found = pack_tar(io.BytesIO(packed.getvalue()))
+    assert sum(len(parse_page(page)) for page in found.pages) == 1045
+    # The names that are there fit, and with the folders above them they do not.
+    monkeypatch.setattr(tarred, "NAMES_BYTES_MAX", 1000 * 95 + 100)
+    with pytest.raises(Invalid, match="too many names"):
+        pack_tar(io.BytesIO(packed.getvalue()))

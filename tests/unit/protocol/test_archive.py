@@ -176,6 +176,12 @@ def test_a_damaged_extended_header_is_refused(records: bytes) -> None:
         list(packed(pax(records, header(Member(name=b"a", kind=Kind.FILE)))).members())
 
 
+def test_very_many_records_are_read_once() -> None:
+    archive = pax(b"5 a=\n" * 13_000, header(Member(name=b"a", kind=Kind.FILE)))
+
+    assert [member.name for member in packed(archive).members()] == [b"a"]
+
+
 def test_an_extended_header_has_a_limit() -> None:
     block = bytearray(header(Member(name=b"pax", kind=Kind.FILE, size=2**30)))
     block[156:157] = b"x"

@@ -563,3 +563,12 @@ def test_a_disk_that_was_too_small_is_the_runners_and_one_that_was_filled_may_be
 )
 def test_what_no_step_did_may_be_the_runners(lines: str, fault: str) -> None:
     assert explain(ending(f"STEP 1/1: RUN x\n{lines}")).fault == fault
+
+
+def test_last_words_that_begin_very_often_are_read_once() -> None:
+    often = "building at STEP " * 10_000
+    progress = Progress(tail=['Error: building at STEP "RUN', *[often] * 38, "x: exit status 1."])
+
+    assert explain(Ending(code=1, progress=progress)).cause == "runner"
+    progress.tail[-1] = '": exit status 7'
+    assert explain(Ending(code=1, progress=progress)).exit_code == 7

@@ -63,3 +63,10 @@ def test_only_the_last_lines_are_kept() -> None:
     progress = read(b"".join(b"%d\n" % number for number in range(1000)))
 
     assert progress.tail == [str(number) for number in range(1000 - TAIL_LINES, 1000)]
+
+
+def test_numbers_that_no_builder_prints_are_no_step() -> None:
+    line = b"STEP " + b"1" * 5000 + b"/1: x"
+
+    assert read(line + b"\n", OUTPUT).step == "[2/2] 2/3 RUN make all"
+    assert read(OUTPUT, line + b"\n").cache() == CacheUse(steps=4, cached=1)

@@ -220,10 +220,12 @@ def _joined(block: bytes) -> bytes:
 
 
 def _records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    while data:
-        length, _, _ = data[:8].partition(b" ")
+    at = 0
+    while at < len(data):
+        length, _, _ = data[at : at + 8].partition(b" ")
         size = int(length) if length.isdigit() else 0
-        record, data = data[:size], data[size:]
+        record = data[at : at + size]
+        at += size
         if size != len(record) or size <= len(length) + 1 or not record.endswith(b"\n"):
             raise ArchiveError("an extended header of the archive is damaged")
         # Exactly one line break ends a record: a name may end with one of its own.

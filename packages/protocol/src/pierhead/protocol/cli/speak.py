@@ -184,11 +184,14 @@ class LogLines:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._colours = has_colours(stream)
-        self._line = b""
+        self._line = bytearray()
 
     def write(self, data: bytes) -> None:
         """Write the lines that are whole by now."""
-        *lines, self._line = (self._line + data).split(b"\n")
+        self._line += data
+        if b"\n" not in data:
+            return
+        *lines, self._line = self._line.split(b"\n")
         for line in lines:
             self._say(line)
 
@@ -196,10 +199,10 @@ class LogLines:
         """Write what is left as a line."""
         if self._line:
             self._say(self._line)
-            self._line = b""
+            self._line = bytearray()
         self._stream.flush()
 
-    def _say(self, line: bytes) -> None:
+    def _say(self, line: bytearray) -> None:
         text = line.decode("utf-8", "replace")
         self._stream.write(shown_line(text, colours=self._colours) + "\n")
 

@@ -21,6 +21,8 @@ from pierhead.protocol.tree import CHUNK_BYTES, Entry, order, pages_of
 # So many patterns times so many names are looked at: a tar, and the ignore file in it, may be
 # anybody's, who does not pay for the time.
 LOOKS_MAX: Final = 50_000_000
+# Of all files and folders. A name of 1000 bytes may be below 500 folders that nobody named.
+NAMES_BYTES_MAX: Final = 256 * 1024 * 1024
 
 
 def pack_tar(file: BinaryIO, *, dockerfile: str = "Dockerfile") -> Packed:
@@ -57,6 +59,7 @@ class _Tar:
     entries: dict[bytes, Entry] = field(default_factory=dict)
     sources: dict[bytes, Source] = field(default_factory=dict)
     _size: int = 0
+    _names_bytes: int = 0
 
     def read(self) -> None:
         """Read all of it."""
@@ -65,11 +68,15 @@ class _Tar:
             parts = safe_parts(member)
             if parts:
                 name = b"/".join(parts)
-                self.entries[name] = self._entry(reader, member, name)
+                self._add(name, self._entry(reader, member, name))
             if len(self.entries) > CONTEXT_FILES_MAX or self._size > CONTEXT_BYTES_MAX:
-                detail = f"the context is larger than {CONTEXT_BYTES_MAX // 2**30} GiB"
-                hint = "leave out what the build does not need"
-                raise Invalid(problem("context-too-large", detail, hint=hint))
+                raise _too_large(f"is larger than {CONTEXT_BYTES_MAX // 2**30} GiB")
+
+    def _add(self, name: bytes, entry: Entry) -> None:
+        self._names_bytes += len(name)
+        if self._names_bytes > NAMES_BYTES_MAX:
+            raise _too_large("has too many names, or too long ones")
+        self.entries[name] = entry
 
     def content(self, source: Source) -> bytes:
         """Return a chunk."""
@@ -83,14 +90,24 @@ class _Tar:
             ArchiveError: something is below what is no folder.
         """
         for name in [*self.entries]:
-            while b"/" in name:
-                name = name.rpartition(b"/")[0]
-                above = self.entries.setdefault(name, Entry(name, Kind.FOLDER, True))
-                if above.kind is not Kind.FOLDER:
-                    shown = name[:200].decode("utf-8", "replace")
-                    raise ArchiveError(f"something is below {shown!r}, which is no folder")
+            self._add_folders_above(name)
         for name in sorted(self.entries, key=order):
             yield self.entries[name]
+
+    def _add_folders_above(self, name: bytes) -> None:
+        """Add the folders that were not named, each once: above one that is there all others are.
+
+        A name of a few hundred bytes may have hundreds of them.
+        """
+        while b"/" in name:
+            name = name.rpartition(b"/")[0]
+            above = self.entries.get(name)
+            if above is not None and above.kind is not Kind.FOLDER:
+                shown = name[:200].decode("utf-8", "replace")
+                raise ArchiveError(f"something is below {shown!r}, which is no folder")
+            if above is not None:
+                return
+            self._add(name, Entry(name, Kind.FOLDER, True))
 
     def _entry(self, reader: Reader, member: Member, name: bytes) -> Entry:
         executable = member.mode & 0o111 != 0
@@ -105,6 +122,7 @@ class _Tar:
                 same = self.entries.get(b"/".join(link_parts(member)))
                 if same is None or same.kind is not Kind.FILE:
                     raise ArchiveError("a hard link is to what did not come before it")
+                self._size += same.size
                 return same._replace(name=name)
             case Kind.FILE:
                 digests = b"".join(self._chunks(reader, member.size, name))
@@ -122,6 +140,11 @@ class _Tar:
             digest = hashlib.sha256(data).digest()
             self.sources[digest] = Source(name, begin, wanted)
             yield digest
+
+
+def _too_large(why: str) -> Invalid:
+    hint = "leave out what the build does not need"
+    return Invalid(problem("context-too-large", f"the context {why}", hint=hint))
 
 
 def _ignore(tar: _Tar, dockerfile: str) -> Ignore:

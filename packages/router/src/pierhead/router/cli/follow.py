@@ -64,7 +64,7 @@ class Story:
         self._raw = raw
         self._mark = f"{platform}  " if platform else ""  # of one of several: in front of its lines
         self._parts: dict[str, Story] = {}
-        self._line = b""
+        self._line = bytearray()
         self._step: tuple[str, float] | None = None
         self._said = ""  # by the step that runs, at last
         self._began = time.monotonic()  # noqa: TID251 - what people see is real time
@@ -102,7 +102,7 @@ class Story:
                 pass  # a phase is over sooner than its last lines of log are here
             case wire.Requeued(reason=reason):
                 self._break_off()
-                self._line, self._waits = b"", True  # the log begins anew
+                self._line, self._waits = bytearray(), True  # the log begins anew
                 self._say("again", f"waits for a runner anew: {reason}")
             case wire.FellBack():
                 pass  # the beginning of the log says it
@@ -213,7 +213,10 @@ class Story:
         return "here" if self._here else f"on {self._runner}"
 
     def _hear_log(self, data: bytes) -> None:
-        *lines, self._line = (self._line + data).split(b"\n")
+        self._line += data
+        if b"\n" not in data:
+            return
+        *lines, self._line = self._line.split(b"\n")
         for line in lines:
             self._hear_line(line.decode("utf-8", "replace").rstrip("\r"))
 

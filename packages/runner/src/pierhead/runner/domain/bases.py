@@ -17,6 +17,9 @@ from pierhead.runner.domain.dockerfile import Instruction, instructions
 
 DOCKER_HUB: Final = "docker.io"
 HOSTS_MAX: Final = 64
+# Longer than any name of an image can be. The rest of a variable's value is of no use here, and a
+# few lines of a Dockerfile could double it until nothing is left of the machine's memory.
+_VALUE_MAX: Final = 1024
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?(:[0-9]{1,5})?\Z")
 _VARIABLE: Final = re.compile(
     r"\$(?:(?P<bare>\w+)|\{(?P<name>\w+)(?:(?P<how>:?[-+])(?P<word>[^{}]*))?\})"
@@ -161,7 +164,10 @@ def _of_flags(one: Instruction) -> Iterable[str]:
 
 
 def _expanded(text: str, values: Mapping[str, str]) -> str:
-    """Return a text with its variables in their places; what is not known stays as it is."""
+    """Return the beginning of a text with its variables in their places.
+
+    What is not known stays as it is.
+    """
 
     def value(found: re.Match[str]) -> str:
         name, how, word = found["bare"] or found["name"], found["how"] or "", found["word"] or ""
@@ -173,7 +179,13 @@ def _expanded(text: str, values: Mapping[str, str]) -> str:
             return known if has and known is not None else word
         return known if known is not None else found[0]
 
-    return _VARIABLE.sub(value, text)
+    parts, size, at = list[str](), 0, 0
+    for found in _VARIABLE.finditer(text):
+        parts += (text[at : found.start()], value(found))
+        at, size = found.end(), size + len(parts[-2]) + len(parts[-1])
+        if size > _VALUE_MAX:
+            break
+    return "".join([*parts, text[at:]])[:_VALUE_MAX]
 
 
 def _bare(text: str) -> str:

@@ -17,7 +17,7 @@ def without_links(text: str) -> str:
     """Return a Dockerfile whose steps do not ask for it."""
 
     def change(one: Instruction, rest: str) -> str:
-        if one.words[0] not in {"COPY", "ADD"} or "--link" not in one.text.lower():
+        if "--link" not in one.text.lower() or one.words[0] not in {"COPY", "ADD"}:
             return rest
         found = _FLAGS.match(rest)
         return _LINK.sub("", found[0]) + rest[found.end() :] if found else rest

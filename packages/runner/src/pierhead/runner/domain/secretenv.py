@@ -23,7 +23,7 @@ def with_secret_files(text: str) -> str:
     """
 
     def change(one: Instruction, rest: str) -> str:
-        asks = one.words[0] == "RUN" and "type=secret" in one.text and "env=" in one.text
+        asks = "type=secret" in one.text and "env=" in one.text and one.words[0] == "RUN"
         return _rewritten(rest, one.line) if asks else rest
 
     return with_changed(text, change)
