@@ -127,3 +127,24 @@ def test_tokens_of_ours_are_cut_in_log_records() -> None:
     event = {"event": "x", "token": "pho_abcdefgh12345678", "n": 3}
 
     assert hide_tokens(None, "info", event) == {"event": "x", "token": "pho_abcdefgh***", "n": 3}
+
+
+@given(
+    st.lists(st.text("ab", min_size=SHORTEST, max_size=12).map(str.encode), max_size=9),
+    st.text("ab", max_size=60).map(str.encode),
+)
+def test_of_values_that_begin_alike_the_longest_is_hidden(values: list[bytes], data: bytes) -> None:
+    patterns = Patterns(values)
+    plain = {at for value in values for at in range(len(data)) if data.startswith(value, at)}
+    ends = {at: max(len(v) for v in values if data.startswith(v, at)) + at for at in plain}
+    hidden = {place for at, end in ends.items() for place in range(at, end)}
+
+    assert {p for start, end in patterns.find(data) for p in range(start, end)} == hidden
+
+
+def test_very_many_lines_that_begin_alike_are_looked_for_at_once() -> None:
+    lines = b"\n".join(b"export A%05d" % number for number in range(30_000))
+    data = b"export A" * 50_000 + b"!"
+
+    assert redacted([lines], data) == data
+    assert redacted([lines], data + b"export A00007!") == data + MARK + b"!"

@@ -10,6 +10,7 @@ What is not here: a promise. A program that turns a secret into something else p
 import base64
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, Final
 from urllib.parse import quote_from_bytes, quote_plus
@@ -39,11 +40,12 @@ class Patterns:
         forms = {form for value in values for form in _forms(value) if len(form) >= SHORTEST}
         pieces = {piece for form in forms for piece in _pieces(form)}
         self.longest: Final = max(map(len, pieces), default=0)
-        self._by_head: dict[bytes, list[bytes]] = {}
-        for piece in pieces:
-            self._by_head.setdefault(piece[:SHORTEST], []).append(piece)
+        # Those that begin alike are next to each other, however many they are.
+        self._pieces: Final = sorted(pieces)
+        self._within: Final = [*_longest_beginnings(self._pieces)]
+        self._heads = {piece[:SHORTEST] for piece in pieces}
         lengths = range(1, SHORTEST)
-        self._beginnings = {head[:length] for head in self._by_head for length in lengths}
+        self._beginnings = {head[:length] for head in self._heads for length in lengths}
 
     def __bool__(self) -> bool:
         return self.longest > 0
@@ -51,13 +53,13 @@ class Patterns:
     def find(self, data: bytes) -> list[tuple[int, int]]:
         """Return where secrets are: ranges in order, which neither overlap nor touch."""
         merged: list[tuple[int, int]] = []
-        with_head = self._by_head.get
+        heads = self._heads
         # A look at each place takes the same time for one value and for a thousand lines.
         for start in range(len(data) - SHORTEST + 1):
-            pieces = with_head(data[start : start + SHORTEST])
-            if pieces is None:
+            if data[start : start + SHORTEST] not in heads:
                 continue
-            end = max((start + len(p) for p in pieces if data.startswith(p, start)), default=0)
+            length = self._longest_at(data[start : start + self.longest])
+            end = start + length if length else 0
             if merged and end and start <= merged[-1][1]:
                 merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
             elif end:
@@ -70,11 +72,22 @@ class Patterns:
             head = data[start : start + SHORTEST]
             if len(head) < SHORTEST and head in self._beginnings:
                 return start
-            rest = data[start:] if head in self._by_head else b""
-            for piece in self._by_head.get(head, ()):
-                if len(rest) < len(piece) and piece.startswith(rest):
+            if head in self._heads:
+                rest = data[start:]
+                after = bisect_right(self._pieces, rest)
+                if after < len(self._pieces) and self._pieces[after].startswith(rest):
                     return start
         return len(data)
+
+    def _longest_at(self, data: bytes) -> int:
+        """Return the length of the longest piece that data begins with; 0: there is none.
+
+        Whatever data begins with, the last piece that is not after it begins with, too.
+        """
+        at = bisect_right(self._pieces, data) - 1
+        while at >= 0 and not data.startswith(self._pieces[at]):
+            at = self._within[at]
+        return len(self._pieces[at]) if at >= 0 else 0
 
     def hide(self, text: str) -> str:
         """Return a text without secrets."""
@@ -129,6 +142,16 @@ class Redactor:
                 shown.append(MARK)
             at = stop
         return b"".join([*shown, data[at:end]])
+
+
+def _longest_beginnings(pieces: list[bytes]) -> Iterator[int]:
+    """Yield for each of sorted pieces where the longest other one is that it begins with; or -1."""
+    open_ones: list[int] = []
+    for at, piece in enumerate(pieces):
+        while open_ones and not piece.startswith(pieces[open_ones[-1]]):
+            open_ones.pop()
+        yield open_ones[-1] if open_ones else -1
+        open_ones.append(at)
 
 
 def _pieces(form: bytes) -> Iterator[bytes]:
