@@ -354,7 +354,7 @@ async def test_a_project_is_removed_by_the_command_only_when_it_was_told_to(web:
     removed, _, _ = await typed(web, "projects", "remove", "web", "--yes")
 
     assert (planned, unasked, removed) == (0, 2, 0)
-    assert out.startswith("would remove web: 0 builds, 0 images, 0 tags, 1 environments, 0 tokens")
+    assert out.startswith("would remove web: 0 builds, 0 images, 0 tags, 1 environment, 0 tokens")
     assert "hint: pierhead projects remove web --yes" in said
     assert still.name == "web"
     assert (await web.owner.projects()).projects == ()

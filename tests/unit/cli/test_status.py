@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pierhead.protocol.build import BuildPage
-from pierhead.protocol.meta import Concern, Meta, ServerCapabilities
+from pierhead.protocol.meta import BuildCounts, Concern, Meta, ServerCapabilities
 from pierhead.protocol.runner import RunnerView
 from pierhead.router.cli import status
 from tests.unit.cli.test_nodes import ABLE
@@ -66,3 +66,19 @@ def test_only_what_somebody_has_to_look_after_needs_you(
         ["resting", "stopped"],
         ["new", "expected"],
     ]
+
+
+def test_the_builds_of_one_project_are_said_to_be_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = BuildCounts(running=1, waiting=3, project="web")
+
+    async def look(_url: str | None) -> tuple[Meta, ServerCapabilities, BuildPage]:
+        able = ServerCapabilities(registry="127.0.0.1:7443", runners=(), builds=counts)
+        return Meta(low=1, high=1, release="1.2.0"), able, BuildPage(builds=())
+
+    monkeypatch.setattr(status, "_look", look)
+
+    status.command()
+
+    assert capsys.readouterr().out.splitlines()[1] == "1 build of web running, 3 waiting"

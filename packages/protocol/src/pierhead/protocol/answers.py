@@ -52,6 +52,7 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "ca rotate": AuthorityView,
     "build --detach": BuildView,
     "builds cancel": BuildView,
+    "builds cancel --project": BuildPage,
     "builds ls": BuildPage,
     "builds rerun --detach": BuildView,
     "builds run-here": BuildView,

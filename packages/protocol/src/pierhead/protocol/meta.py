@@ -5,7 +5,7 @@ from typing import Annotated, Final
 from msgspec import Meta as Bounds
 from msgspec import Struct
 
-from pierhead.protocol.ids import ProjectName, ShortText
+from pierhead.protocol.ids import Count, ProjectName, ShortText
 from pierhead.protocol.plan import CONTEXT_BYTES_MAX
 from pierhead.protocol.runner import RunnerView
 
@@ -40,12 +40,24 @@ class Concern(Struct, frozen=True, kw_only=True):
     needs_you: bool = True  # no: it goes on by itself
 
 
+class BuildCounts(Struct, frozen=True, kw_only=True):
+    """How many builds there are now; one for several platforms counts once for each.
+
+    `project`: only its builds are counted, as whoever asks may know of no other's.
+    """
+
+    running: Count
+    waiting: Count
+    project: ProjectName | None = None
+
+
 class ServerCapabilities(Struct, frozen=True, kw_only=True):
     """Answer to `GET /api/capabilities`: what this control plane can build, now."""
 
     registry: ShortText  # HOST of references: "127.0.0.1:7443"
     runners: tuple[RunnerView, ...]
     limits: Limits = Limits()
+    builds: BuildCounts | None = None  # none: an older control plane does not count
     concerns: tuple[Concern, ...] = ()  # told to owners alone; what needs them comes first
 
 

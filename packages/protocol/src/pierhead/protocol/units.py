@@ -14,6 +14,11 @@ def size(count: int) -> str:
     return f"{count} B"
 
 
+def counted(count: int, what: str) -> str:
+    """Return how many there are of something: 1 build, 2 builds."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def cores(count: float) -> str:
     """Return a number of cores for people: 1 core, 2.5 cores."""
     return f"{count:g} core" if count == 1 else f"{count:g} cores"

@@ -17,6 +17,7 @@ from pierhead.protocol.client.known import Known
 from pierhead.protocol.client.leftout import LeftOut
 from pierhead.protocol.client.pack import Packed, pack
 from pierhead.protocol.plan import Plan
+from pierhead.protocol.units import counted
 from pierhead.router.cli import flags, options
 from pierhead.router.cli.asked import Asked, Wish, check_wish
 from pierhead.router.cli.secret import read_secrets
@@ -140,7 +141,7 @@ def _tell_context(asked: Asked, packed: Packed) -> None:
         return
     largest = ", ".join(_left_out(one) for one in packed.left_out[:3])
     left = f"   (left out {largest}: .dockerignore)" if largest else ""
-    tell(f"context   {packed.files} files, {size(packed.size_bytes)}{left}")
+    tell(f"context   {counted(packed.files, 'file')}, {size(packed.size_bytes)}{left}")
     for warning in packed.warnings:
         tell(f"note      {warning}")
 

@@ -11,11 +11,20 @@ from typing import Annotated, Final, TypeVar
 import typer
 from msgspec import Meta
 
-from pierhead.protocol.build import FINAL_STATES, BuildView, CancelRequest, PlatformWhy, Rerun, Why
+from pierhead.protocol.build import (
+    FINAL_STATES,
+    BuildPage,
+    BuildView,
+    CancelRequest,
+    PlatformWhy,
+    Rerun,
+    Why,
+)
 from pierhead.protocol.cli.given import PROGRESS, AsJson, Limit, Url, formed, one_of
 from pierhead.protocol.cli.place import find_place
 from pierhead.protocol.cli.speak import (
     OK,
+    USAGE,
     LogLines,
     about,
     columns,
@@ -30,6 +39,8 @@ from pierhead.protocol.cli.speak import (
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.ids import ProjectName, ReplayKey
 from pierhead.protocol.result import Envelope
+from pierhead.protocol.units import counted
+from pierhead.router.cli.ending import cancel_of
 from pierhead.router.cli.follow import Story, events, follow, proof_text
 from pierhead.router.cli.interrupt import attend, look_on
 from pierhead.router.cli.once import at_hand, control_plane
@@ -108,7 +119,7 @@ def show(build_id: Id, as_json: AsJson = False, url: Url = None) -> None:
         "where": view.runner or "-",
         "attempts": str(view.attempts),
         "image": view.reference or "-",
-        "log": f"{view.log_bytes} bytes"
+        "log": counted(view.log_bytes, "byte")
         + ("" if view.log_complete is not False else ", not whole"),
     }
     if view.children:
@@ -227,9 +238,41 @@ def _unproven(view: BuildView) -> str:
 
 
 @app.command()
-def cancel(build_id: Id, as_json: AsJson = False, url: Url = None) -> int:
-    """End a build, and wait until nothing of it is left."""
+def cancel(
+    build_id: Annotated[
+        str | None,
+        typer.Argument(
+            help="Id, the beginning of one, or @ for the latest", callback=formed(BuildName)
+        ),
+    ] = None,
+    project: Annotated[
+        str | None, typer.Option(help="Builds of this project", callback=formed(ProjectName))
+    ] = None,
+    waiting: Annotated[
+        bool, typer.Option("--waiting", help="With --project: all that wait")
+    ] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="With --project: all that wait or run")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False,
+    as_json: AsJson = False,
+    url: Url = None,
+) -> int:
+    """End a build, and wait until nothing of it is left; or end those of a project."""
+    if build_id is not None and project is None and not (waiting or all_):
+        return _cancel_one(build_id, as_json=as_json, url=url)
+    if build_id is not None or project is None or waiting == all_:
+        hint = "pierhead builds cancel ID, or pierhead builds cancel --project NAME --waiting"
+        raise fail("name one build, or a project with --waiting or --all", hint, USAGE)
+    ended = _ask(
+        url, lambda client: cancel_of(client, project, running=all_, yes=yes, quiet=as_json)
+    )
+    if as_json:
+        give_json(BuildPage(builds=ended))
+    return OK
 
+
+def _cancel_one(build_id: str, *, as_json: bool, url: str | None) -> int:
     async def run(client: RouterClient) -> BuildView:
         view = await client.cancel(build_id, CancelRequest())
         if view.state not in FINAL_STATES and not as_json:

@@ -11,6 +11,7 @@ from pierhead.protocol.cli.given import AsJson, Url, formed
 from pierhead.protocol.cli.speak import columns, duration, fail, give, give_json, size, tell
 from pierhead.protocol.ids import RunnerName
 from pierhead.protocol.runner import RunnerView
+from pierhead.protocol.units import counted
 from pierhead.router.cli.tokens import ask
 
 app = typer.Typer(invoke_without_command=True, add_completion=False)
@@ -85,7 +86,7 @@ def state_of(node: RunnerView) -> str:
 def doing(node: RunnerView) -> str:
     """Return what a node is busy with."""
     count, slots = len(node.builds), node.capabilities.slots if node.capabilities else 0
-    return f"{count} build{'' if count == 1 else 's'} of {slots}" if count else "-"
+    return f"{counted(count, 'build')} of {slots}" if count else "-"
 
 
 def seen(at: str | None, now: datetime) -> str:

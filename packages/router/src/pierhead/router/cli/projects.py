@@ -9,6 +9,7 @@ from pierhead.protocol.cli.given import AsJson, Limit, Url, formed, one_of
 from pierhead.protocol.cli.speak import USAGE, fail, give, give_json, tell
 from pierhead.protocol.ids import EnvironmentName, ProjectName
 from pierhead.protocol.project import Ability, NewEnvironment, NewProject, Removal, TokenName
+from pierhead.protocol.units import counted
 from pierhead.router.cli.tokens import After, Expires, TokenId, ask, list_tokens, make_token
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -195,10 +196,10 @@ def _confirm(name: str, removal: Removal) -> None:
 
 def _what(removal: Removal) -> str:
     counts = {
-        "builds": removal.builds,
-        "images": removal.images,
-        "tags": removal.tags,
-        "environments": removal.environments,
-        "tokens": removal.tokens,
+        "build": removal.builds,
+        "image": removal.images,
+        "tag": removal.tags,
+        "environment": removal.environments,
+        "token": removal.tokens,
     }
-    return ", ".join(f"{count} {what}" for what, count in counts.items())
+    return ", ".join(counted(count, what) for what, count in counts.items())

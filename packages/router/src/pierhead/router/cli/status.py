@@ -1,6 +1,7 @@
 """`pierhead status`: one page."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 from pierhead.protocol.answers import StatusPage
@@ -8,7 +9,9 @@ from pierhead.protocol.build import BuildPage
 from pierhead.protocol.cli.given import AsJson, Url
 from pierhead.protocol.cli.place import find_place
 from pierhead.protocol.cli.speak import give, give_json
-from pierhead.protocol.meta import Concern, Meta, ServerCapabilities
+from pierhead.protocol.meta import BuildCounts, Concern, Meta, ServerCapabilities
+from pierhead.protocol.runner import RunnerView
+from pierhead.protocol.units import counted
 from pierhead.router.cli.nodes import state_of
 
 
@@ -27,10 +30,8 @@ def command(
         if (state := state_of(runner)) in {"offline", "unable"}:
             give(f"needs you   {runner.name} is {state} (last seen {runner.seen_at or 'never'})")
     _tell("note", [one for one in able.concerns if not one.needs_you])
-    running = sum(view.state == "leased" for view in page.builds)
-    waiting = sum(view.state == "queued" for view in page.builds)
     give(f"control plane ready, {meta.release}, registry {able.registry}")
-    give(f"{running} builds running, {waiting} waiting")
+    give(_counts(able.builds or _counted_in(page)))
     for runner in able.runners:
         facts = runner.capabilities
         what = (
@@ -38,9 +39,24 @@ def command(
             if facts
             else "-"
         )
-        give(f"  {runner.name:14} {state_of(runner):8} {len(runner.builds)} builds   {what}")
+        give(f"  {runner.name:14} {state_of(runner):8} {_doing(runner):8}   {what}")
         for said in facts.limits.values() if facts else ():
             give(f"  {'':14} {said}")
+
+
+def _counts(counts: BuildCounts) -> str:
+    of = f" of {counts.project}" if counts.project else ""
+    return f"{counted(counts.running, 'build')}{of} running, {counts.waiting} waiting"
+
+
+def _counted_in(page: BuildPage) -> BuildCounts:
+    """Count in the newest builds, as an older control plane does not say how many there are."""
+    states = Counter(view.state for view in page.builds)
+    return BuildCounts(running=states["leased"], waiting=states["queued"])
+
+
+def _doing(runner: RunnerView) -> str:
+    return counted(len(runner.builds), "build")
 
 
 def _tell(label: str, concerns: Sequence[Concern]) -> None:

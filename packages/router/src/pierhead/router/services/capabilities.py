@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pierhead.protocol.meta import Concern, ServerCapabilities
+from pierhead.protocol.meta import BuildCounts, Concern, ServerCapabilities
 from pierhead.router.domain.concern import Shown, concerns
 from pierhead.router.domain.token import Principal, ProjectHolder, require_submitter
 from pierhead.router.ports.roots import Roots
@@ -34,16 +34,19 @@ class CapabilitiesOf:
         only = holder.project if isinstance(holder, ProjectHolder) else None
 
         def operation(ledger: Ledger) -> ServerCapabilities:
+            live = [one for one in ledger.live_attempts() if only in {None, one.project}]
             held: dict[str, list[str]] = {}
-            for attempt in ledger.live_attempts():
-                if only in {None, attempt.project}:
-                    held.setdefault(attempt.runner, []).append(attempt.build_id)
+            for attempt in live:
+                held.setdefault(attempt.runner, []).append(attempt.build_id)
             views = [
                 runner_view(facts, tuple(held.get(facts.name, ())))
                 for facts in all_facts(ledger, now)
             ]
             told = () if isinstance(holder, ProjectHolder) else self._concerns(ledger, now)
-            return ServerCapabilities(registry=self.host, runners=tuple(views), concerns=told)
+            counts = BuildCounts(running=len(live), waiting=ledger.queue_length(only), project=only)
+            return ServerCapabilities(
+                registry=self.host, runners=tuple(views), builds=counts, concerns=told
+            )
 
         return await self.store.read(operation)
 

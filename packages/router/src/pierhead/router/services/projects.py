@@ -93,8 +93,8 @@ class Projects:
                 raise no_project(principal, name)
             contents = ledger.contents(name)
             if contents.open_builds:
-                detail = f"{contents.open_builds} builds of {name} wait or run"
-                raise InUse(detail, hint=f"end them: pierhead builds ls --project {name}")
+                detail = f"builds of {name} that wait or run: {contents.open_builds}"
+                raise InUse(detail, hint=f"end them: pierhead builds cancel --project {name} --all")
             if not plan:
                 ledger.save_project(replace(project, removing=True))
                 ledger.revoke_credentials(name, None, now)
@@ -185,8 +185,10 @@ class Projects:
                 hint = "remove the whole project: pierhead projects remove"
                 raise InvalidRequest("every project has production", hint=hint)
             if count := ledger.open_builds(project, name):
-                hint = f"end them: pierhead builds ls --project {project}"
-                raise InUse(f"{count} builds of {name} wait or run", hint=hint)
+                hint = (
+                    f"end them, or all of the project: pierhead builds cancel --project {project}"
+                )
+                raise InUse(f"builds of {name} that wait or run: {count}", hint=f"{hint} --all")
             ledger.revoke_credentials(project, name, now)
             ledger.drop_environment(project, name)
             return found

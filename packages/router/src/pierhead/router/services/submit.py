@@ -289,7 +289,8 @@ def _require_room(ledger: Ledger, project: str, more: int) -> None:
     rest = "or add a runner: pierhead add NAME --builds"
     if ledger.queue_length(project) + more > QUEUE_OF_PROJECT_MAX:
         detail = f"{QUEUE_OF_PROJECT_MAX} builds of {project} wait already, as many as may"
-        hint = f"wait, cancel some of them (pierhead builds ls --project {project}), {rest}"
+        end_them = f"pierhead builds cancel --project {project} --waiting"
+        hint = f"wait, cancel them ({end_them}), {rest}"
         raise QueueFull(detail, hint=hint, retry_after_ms=QUEUE_RETRY_MS)
     if ledger.queue_length() + more > QUEUE_MAX:
         detail = f"{QUEUE_MAX} builds wait already"
