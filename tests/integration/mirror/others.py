@@ -103,6 +103,8 @@ class Strange:
     slow: asyncio.Event | None = None  # no blob before it is set
     waited: asyncio.Event = field(default_factory=asyncio.Event)  # somebody waits for a blob
     realm: str | None = None  # where tokens are, if not here
+    token_status: int = 200
+    no_registry: bool = False  # it gives out tokens alone
     scheme: str = "http"
     seen: list[tuple[str, str, str]] = field(default_factory=list)  # method, path, login
 
@@ -118,6 +120,8 @@ class Strange:
         path = request.url.path
         if path == "/token":
             return self._token(login)
+        if self.no_registry:
+            return Response(status_code=404)
         if path.startswith("/stored/"):
             return self._blob(path.removeprefix("/stored/"))
         if not login.startswith("Bearer good"):
@@ -127,6 +131,8 @@ class Strange:
         return await self._content(path, request.method)
 
     def _token(self, login: str) -> Response:
+        if self.token_status != 200:
+            return Response(status_code=self.token_status)
         right = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         if login and login != right:
             return Response(status_code=401)

@@ -1,5 +1,8 @@
 """Other registries over HTTP: who is asked is looked at first, and logins go to nobody else.
 
+Where a registry sends to for tokens or layers is held to what the owner named: an address in a
+private network by its very port, and one without TLS by having said so of it.
+
 Each name is resolved here and the connection made to the very address that was found allowed, so a
 name cannot mean one thing when it is looked at and another when it is used. A connection is used
 for one request: two registries at one address never share one. Redirects are followed by hand; the
@@ -79,20 +82,20 @@ class HttpUpstreams:
         url = f"{_base(upstream)}/v2/"
         async with self._request(upstream, "GET", url, {}) as answer:
             if answer.status_code != 401:
-                _check(answer, upstream, "/v2/")
-                return "open"
+                if answer.status_code != 404 or upstream.secret is not None:
+                    _check_ping(answer, upstream)
+                return "open"  # what is no registry may still give out the tokens of one
             wanted = challenge(answer.headers.get_list("www-authenticate"))
         if wanted is None:
             raise UpstreamSilent(f"{upstream.host} wants a kind of login that is not known here")
         if upstream.secret is None and wanted.scheme == "basic":
-            hint = f"say as whom: pierhead registries add {upstream.host} --username NAME"
-            raise UpstreamRefused(f"{upstream.host} lets nobody in without a login", hint=hint)
+            raise _closed(upstream)
         said = await self._authorization(upstream, wanted, scope="")
         async with self._request(upstream, "GET", url, {"Authorization": said}) as answer:
             if answer.status_code in {401, 403} and upstream.secret is not None:
                 raise _wrong_login(upstream)
             if answer.status_code != 401:  # a token of nobody's opens no more than public images
-                _check(answer, upstream, "/v2/")
+                _check_ping(answer, upstream)
         return "basic" if wanted.scheme == "basic" else "token"
 
     async def digest(self, upstream: Upstream, image: Image) -> str | None:
@@ -180,15 +183,14 @@ class HttpUpstreams:
         query = {"service": wanted.service, "scope": scope}
         asked = urlencode({key: value for key, value in query.items() if value})
         url = wanted.realm + ("&" if "?" in wanted.realm else "?") + asked
-        if not _is_safe(upstream, url):
-            raise UpstreamSilent(f"{upstream.host} gives out its tokens at no safe address")
+        _require_safe(upstream, url, "has its tokens given out")
         headers = {"Authorization": _basic(upstream)} if upstream.secret is not None else {}
         async with self._request(upstream, "GET", url, headers) as answer:
             if answer.status_code in {400, 401, 403} and upstream.secret is not None:
                 raise _wrong_login(upstream)
             if answer.status_code in {401, 403}:
-                raise _denied(upstream, scope.split(":")[1] if scope else "")
-            _check(answer, upstream, "a token")
+                raise _denied(upstream, scope.split(":")[1]) if scope else _closed(upstream)
+            _check_token(answer, upstream, url)
             body = await self._whole(answer, upstream.host, "a token", TOKEN_BYTES_MAX)
         try:
             found = msgspec.json.decode(body)
@@ -299,12 +301,12 @@ class HttpUpstreams:
         parts = urlsplit(url)
         name, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         literal = _literal(name)
-        if _is_allowed(upstream, name, port) or (literal is None and proxied):
+        if _is_named(upstream.allowed, name, port) or (literal is None and proxied):
             return [None]  # a proxy knows names that nobody here can resolve, and decides by itself
         found = [literal] if literal is not None else await _resolved(upstream, name, port)
         if not all(self.may_ask(address) for address in found):
-            where = f"{name}:{port}" if parts.port else name
-            hint = f"the owner can allow it: pierhead registries add {where}"
+            plainly = " --plain-http" if parts.scheme == "http" else ""
+            hint = f"the owner can allow it: pierhead registries add {_where(url)}{plainly}"
             raise HostNotAllowed(f"{name} is in a private network", hint=hint)
         return [*found]
 
@@ -335,11 +337,39 @@ def _proxy(url: str) -> str | None:
     return proxy_for(url, os.environ)
 
 
-def _is_allowed(upstream: Upstream, name: str, port: int) -> bool:
-    """Say whether the owner named a host: this very one, or where its registry sends on to."""
-    named = {f"{name}:{port}", *([name] if port in {80, 443} else [])}
-    own = upstream.host in upstream.allowed and name == host_name(upstream.host)
-    return bool(named & upstream.allowed) or own
+def _is_named(hosts: frozenset[str], name: str, port: int) -> bool:
+    """Say whether a host is among those that the owner named: this very one, with its port."""
+    return bool({f"{name}:{port}", *([name] if port in {80, 443} else [])} & hosts)
+
+
+def _where(url: str) -> str:
+    """Return the host of a URL as registries are named, with its port if that is not the usual."""
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
+
+
+def _require_safe(upstream: Upstream, url: str, does: str) -> None:
+    """Look at where a registry sends to, before anybody goes there.
+
+    Raises:
+        UpstreamSilent: that is no address.
+        HostNotAllowed: it is one without TLS, of which the owner did not say so.
+    """
+    try:
+        parts = urlsplit(url)
+        httpx.URL(url)
+        usable = bool(parts.hostname) and parts.port != 0 and parts.username is None
+    except (ValueError, httpx.InvalidURL):
+        usable = False
+    if not usable or parts.scheme not in {"https", "http"}:
+        raise UpstreamSilent(f"{upstream.host} {does} at no address that can be used")
+    plain = upstream.plain | ({upstream.host} if upstream.plain_http else set())
+    if parts.scheme == "http" and not _is_named(plain, parts.hostname or "", parts.port or 80):
+        detail = (
+            f"{upstream.host} {does} at {_where(url)} by plain HTTP, which is not allowed there"
+        )
+        hint = f"the owner can allow it: pierhead registries add {_where(url)} --plain-http"
+        raise HostNotAllowed(detail, hint=hint)
 
 
 async def _resolved(upstream: Upstream, name: str, port: int) -> list[Address]:
@@ -370,29 +400,13 @@ def _at(url: str, address: Address | None) -> str:
 
 
 def _followed(upstream: Upstream, url: str, target: str) -> str:
-    """Return where a redirect leads to.
-
-    Raises:
-        UpstreamSilent: to something that is no safe address.
-    """
+    """Return where a redirect leads to, if that is safe."""
     try:
         found = urljoin(url, target)
-    except ValueError:  # it is no address at all
+    except ValueError:
         found = ""
-    if not _is_safe(upstream, found):
-        raise UpstreamSilent(f"{upstream.host} sends on to an address that is not safe")
+    _require_safe(upstream, found, "has what is asked for")
     return found
-
-
-def _is_safe(upstream: Upstream, url: str) -> bool:
-    """Say whether a registry may send on to an address; what is none is not safe either."""
-    try:
-        parts = urlsplit(url)
-        httpx.URL(url)
-        usable = bool(parts.hostname) and parts.port != 0 and parts.username is None
-    except (ValueError, httpx.InvalidURL):
-        return False
-    return usable and parts.scheme in (("https", "http") if upstream.plain_http else ("https",))
 
 
 def _check(answer: httpx.Response, upstream: Upstream, what: str) -> None:
@@ -409,6 +423,32 @@ def _check(answer: httpx.Response, upstream: Upstream, what: str) -> None:
         detail = f"{upstream.host} does not let this control plane pull more for now"
         raise UpstreamBusy(f"{detail} ({_as_whom(upstream)})", hint="wait, then build again")
     raise UpstreamSilent(f"{upstream.host} answers with status {status}, not with {what}")
+
+
+def _check_ping(answer: httpx.Response, upstream: Upstream) -> None:
+    """Raise what it means that a registry does not say it is one."""
+    if answer.status_code == 404:
+        hint = "is the name right, and its port?"
+        raise UpstreamSilent(f"{upstream.host} is no registry: it has no /v2/", hint=hint)
+    if answer.status_code in {401, 403}:
+        raise _closed(upstream)
+    _check(answer, upstream, "/v2/")
+
+
+def _check_token(answer: httpx.Response, upstream: Upstream, url: str) -> None:
+    """Raise what it means that no token comes from where a registry says that they are."""
+    if answer.status_code in {200, 429}:
+        return _check(answer, upstream, "a token")
+    detail = f"no token for {upstream.host} could be had from {_where(url)}"
+    hint = f"ask whoever runs {upstream.host}; is its name right?"
+    raise UpstreamSilent(f"{detail}, which answers with status {answer.status_code}", hint=hint)
+
+
+def _closed(upstream: Upstream) -> UpstreamRefused:
+    if upstream.secret is not None:
+        return _wrong_login(upstream)
+    hint = f"say as whom: pierhead registries add {upstream.host} --username NAME"
+    return UpstreamRefused(f"{upstream.host} lets nobody in without a login", hint=hint)
 
 
 def _denied(upstream: Upstream, what: str) -> UpstreamRefused:

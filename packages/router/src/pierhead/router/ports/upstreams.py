@@ -13,7 +13,8 @@ from pierhead.router.domain.upstream import Bound, Image
 class Upstream:
     """A registry to ask, and as whom.
 
-    `allowed`: hosts that may be asked though they are in a private network.
+    `allowed`: hosts that may be asked though they are in a private network; `plain`, those that may
+    be asked without TLS.
     """
 
     host: str
@@ -23,6 +24,7 @@ class Upstream:
     plain_http: bool = False
     ca: str | None = None
     allowed: frozenset[str] = frozenset()
+    plain: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,7 +121,9 @@ class Logins:
 
         found, login, locked = await self.store.read(operation)
         if login is None:
-            return Upstream(host=host, allowed=_allowed(found, project))
+            return Upstream(
+                host=host, allowed=_allowed(found, project), plain=_plain(found, project)
+            )
         try:
             values = self.vault.unlock(_locked_for(login), locked)
         except SecretsLost as error:
@@ -174,12 +176,18 @@ def _upstream(login: Login, secret: str | None, all_logins: Sequence[Login]) -> 
         plain_http=login.plain_http,
         ca=login.ca,
         allowed=_allowed(all_logins, login.project),
+        plain=_plain(all_logins, login.project),
     )
 
 
 def _allowed(logins: Sequence[Login], project: str) -> frozenset[str]:
     """Return the hosts that the owner named for a project, or for all."""
     return frozenset(one.host for one in logins if one.project in {"", project})
+
+
+def _plain(logins: Sequence[Login], project: str) -> frozenset[str]:
+    """Return the hosts of which the owner said, for a project or for all, that they have no TLS."""
+    return _allowed([one for one in logins if one.plain_http], project)
 
 
 def _locked_for(login: Login) -> str:

@@ -179,12 +179,12 @@ class Mirror:
 
     async def _keep(self, scope: str, image: Image, found: Mirrored) -> None:
         by_digest = Image(host=image.host, name=image.name, reference=found.digest)
-        parts = read_manifest(found.body, found.media_type).blobs
+        reading = await asyncio.to_thread(read_manifest, found.body, found.media_type)
 
         def operation(ledger: Ledger) -> None:
             for one in {image, by_digest}:
                 ledger.keep_mirrored(scope, one, found)
-            for part in parts:
+            for part in reading.blobs:
                 at = replace(by_digest, reference=part.digest)
                 ledger.keep_mirrored_size(scope, at, part.size_bytes, found.checked_at)
 
