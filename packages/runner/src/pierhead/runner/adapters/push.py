@@ -6,6 +6,7 @@ The manifest is the very bytes whose digest the result names; it is never made a
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Final, TypeVar
@@ -25,6 +26,7 @@ PART_BYTES: Final = 8 * 1024 * 1024
 AT_ONCE: Final = 3
 PATIENCE_SECONDS: Final = 120.0
 STORAGE_FULL: Final = 507  # RFC 4918, 11.5
+_OFFSET: Final = re.compile(r"[0-9]{1,15}\Z")
 
 
 class Pusher:
@@ -159,10 +161,10 @@ def _arrived(headers: httpx.Headers) -> int:
     says the number too; of others the upload is begun again, for one byte more or less.
     """
     exact = headers.get(OFFSET_HEADER, "")
-    if exact.isascii() and exact.isdigit():
+    if _OFFSET.match(exact):
         return int(exact)
     end = headers.get("range", "").rpartition("-")[2]
-    if not (end.isascii() and end.isdigit()) or end == "0":
+    if not _OFFSET.match(end) or end == "0":
         detail = "the registry does not say how much of the blob has arrived"
         raise Unavailable(problem("dependency-unavailable", detail))
     return int(end) + 1
