@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from pierhead.protocol.client.failure import reason
 from pierhead.protocol.client.proxy import proxy_for
 from pierhead.protocol.client.trust import tls_context
 from pierhead.protocol.loopback import is_loopback
@@ -31,7 +32,8 @@ from pierhead.server.authority import Pair, key_pem
 
 Kind: TypeAlias = Literal["http-01", "tls-alpn-01"]
 ANSWER_BYTES_MAX: Final = 256 * 1024
-CALL_SECONDS: Final = 30.0
+CALL_SECONDS: Final = 30.0  # in which nothing comes
+ANSWER_SECONDS_MAX: Final = 120.0
 # From the order to the certificate; a server that takes longer is asked again later.
 ORDER_SECONDS: Final = 300.0
 POLL_SECONDS: Final = 1.0
@@ -79,7 +81,11 @@ async def open_acme(directory: str, key: ec.EllipticCurvePrivateKey) -> AsyncIte
     proxy = proxy_for(directory, os.environ)
     timeout = httpx.Timeout(CALL_SECONDS)
     async with httpx.AsyncClient(
-        verify=tls_context(None), proxy=proxy, trust_env=False, timeout=timeout
+        headers={"Accept-Encoding": "identity"},  # what is packed all the same is not unpacked
+        verify=tls_context(None),
+        proxy=proxy,
+        trust_env=False,
+        timeout=timeout,
     ) as http:
         acme = Acme(http, key)
         await acme.begin(directory)
@@ -196,17 +202,20 @@ class Acme:
 
     async def _read(self, request: httpx.Request) -> "_Answer":
         try:
-            response = await self._http.send(request, stream=True)
-            try:
-                content = b""
-                async for chunk in response.aiter_bytes():
-                    content += chunk
-                    if len(content) > ANSWER_BYTES_MAX:
-                        raise AcmeError("the server's answer is too large")
-            finally:
-                await response.aclose()
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                response = await self._http.send(request, stream=True)
+                try:
+                    content = b""
+                    async for chunk in response.aiter_raw():
+                        content += chunk
+                        if len(content) > ANSWER_BYTES_MAX:
+                            raise AcmeError("the server's answer is too large")
+                finally:
+                    await response.aclose()
         except httpx.HTTPError as error:
-            raise AcmeError(f"no answer from {request.url.host}: {error}") from error
+            raise AcmeError(f"no answer from {request.url.host}: {reason(error)}") from error
+        except TimeoutError as error:
+            raise AcmeError(f"no answer from {request.url.host}: it takes too long") from error
         return _Answer(response.status_code, dict(response.headers), content)
 
 

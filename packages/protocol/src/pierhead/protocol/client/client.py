@@ -26,7 +26,13 @@ from pierhead.protocol.build import (
 )
 from pierhead.protocol.client.address import check_url
 from pierhead.protocol.client.failure import estranged, is_of_another_authority, unreachable
-from pierhead.protocol.client.http import Transport, open_client
+from pierhead.protocol.client.http import (
+    ANSWER_BYTES_MAX,
+    REFUSAL_BYTES_MAX,
+    Transport,
+    open_client,
+    whole,
+)
 from pierhead.protocol.client.listener import require_listener
 from pierhead.protocol.client.trust import Trust, shown_to
 from pierhead.protocol.codec import to_wire
@@ -203,8 +209,8 @@ class RouterClient:
 
     async def log(self, build_id: str, *, offset: int = 0) -> bytes:
         """Return the stored log from `offset` on, at most 16 MiB of it."""
-        response = await self._send("GET", _build_path(build_id, "logs"), params={"offset": offset})
-        return response.content
+        path = _build_path(build_id, "logs")
+        return await self._send("GET", path, params={"offset": offset})
 
     async def events(
         self, build_id: str, *, after: str | None = None
@@ -234,7 +240,7 @@ class RouterClient:
     async def manifest(self, repository: str, digest: str) -> bytes:
         """Return a manifest of the registry, byte for byte."""
         path = f"/v2/{quote(repository)}/manifests/{quote(digest)}"
-        return (await self._send("GET", path)).content
+        return await self._send("GET", path)
 
     async def blob(self, repository: str, digest: str) -> AsyncIterator[bytes]:
         """Yield a blob of the registry. Whoever reads it has to check its digest."""
@@ -438,9 +444,9 @@ class RouterClient:
         params: dict[str, Any] | None = None,
         headers: dict[str, str] | None = None,
     ) -> T:
-        response = await self._send(method, path, body, params=params, headers=headers)
+        content = await self._send(method, path, body, params=params, headers=headers)
         try:
-            return msgspec.json.decode(response.content, type=kind)
+            return msgspec.json.decode(content, type=kind)
         except msgspec.MsgspecError as error:
             detail = f"{self.base_url}{path} did not answer as a control plane does: {error}"
             raise Unavailable(problem("dependency-unavailable", detail)) from error
@@ -453,7 +459,7 @@ class RouterClient:
         *,
         params: dict[str, Any] | None = None,
         headers: dict[str, str] | None = None,
-    ) -> httpx.Response:
+    ) -> bytes:
         content = to_wire(body) if isinstance(body, msgspec.Struct) else body
         kind = (
             "application/json" if isinstance(body, msgspec.Struct) else "application/octet-stream"
@@ -468,10 +474,9 @@ class RouterClient:
         )
         response = await self._answer(request)
         try:
-            await response.aread()
+            return await whole(response, ANSWER_BYTES_MAX)
         except httpx.HTTPError as error:
             raise self._no_answer(error) from error
-        return response
 
     @asynccontextmanager
     async def _stream(
@@ -504,14 +509,13 @@ class RouterClient:
             require_listener(self.base_url, self._listener)
         try:
             response = await self._http.send(request, stream=True)
-            if not response.is_success:
-                await response.aread()
+            content = b"" if response.is_success else await whole(response, REFUSAL_BYTES_MAX)
         except httpx.HTTPError as error:
             raise self._no_answer(error) from error
         if response.is_success:
             await self._hear(response.headers.get(AUTHORITIES_HEADER, ""))
             return response
-        raise error_from(response.status_code, response.headers, response.content)
+        raise error_from(response.status_code, response.headers, content)
 
     def _no_answer(self, error: httpx.HTTPError) -> Unavailable:
         known = self._trust

@@ -20,6 +20,7 @@ _NAMELESS: Final[dict[type[httpx.HTTPError], str]] = {
     httpx.WriteTimeout: "it takes nothing any more",
     httpx.ReadError: "the connection was cut",
     httpx.WriteError: "the connection was cut",
+    httpx.PoolTimeout: "too many connections are open to it already",
 }
 # What OpenSSL says of a certificate out of its time (X509_verify_cert_error_string(3)).
 _OF_THE_TIME: Final = ("not yet valid", "has expired")
@@ -63,6 +64,11 @@ def estranged(base_url: str, pin: str, again: str) -> Unavailable:
     return Unavailable(problem("dependency-unavailable", detail, hint=hint))
 
 
+def reason(error: httpx.HTTPError) -> str:
+    """Return what happened to a request, in words for people."""
+    return str(error) or _NAMELESS.get(type(error), "the connection broke off")
+
+
 def unreachable(base_url: str, error: httpx.HTTPError) -> Unavailable:
     """Return the error for a request that got no answer."""
     if (reason := distrusted(error)) is not None:
@@ -79,7 +85,7 @@ def unreachable(base_url: str, error: httpx.HTTPError) -> Unavailable:
 
 def unanswered(base_url: str, error: httpx.HTTPError) -> Unavailable:
     """Return the error for an address where nobody answers, or stops in between."""
-    why = str(error) or _NAMELESS.get(type(error), type(error).__name__)
+    why = reason(error)
     detail = f"no answer from {base_url}: {why}"
     hint = None
     if (proxy := proxy_for(base_url, os.environ)) is not None:

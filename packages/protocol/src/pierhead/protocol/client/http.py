@@ -1,5 +1,6 @@
 """The one place that knows the HTTP library: connections and tokens."""
 
+import asyncio
 import os
 import ssl
 from typing import Final
@@ -8,13 +9,17 @@ import httpx
 
 from pierhead.protocol.client.proxy import proxy_for
 from pierhead.protocol.client.trust import Trust, tls_context
-from pierhead.protocol.errors import TokenRefused
+from pierhead.protocol.errors import TokenRefused, Unavailable
 from pierhead.protocol.problem import problem
 from pierhead.protocol.version import PROTOCOL, PROTOCOL_HEADER
 
 # A held request takes 25 s; a busy small machine may add some seconds.
 READ_SECONDS: Final = 40.0
 CONNECT_SECONDS: Final = 10.0
+# The largest answers are 16 MiB of a log; a refusal is a few lines.
+ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
+REFUSAL_BYTES_MAX: Final = 256 * 1024
+ANSWER_SECONDS_MAX: Final = 600.0
 
 Client = httpx.AsyncClient
 Response = httpx.Response
@@ -60,6 +65,30 @@ def open_client(
         proxy=None if transport else proxy_for(base_url, os.environ),
         trust_env=False,  # what is obeyed was just read, by the same rules in every process
     )
+
+
+async def whole(answer: Response, limit_bytes: int) -> bytes:
+    """Return the body of an answer, whoever sent it: no more than the limit, and not for ever.
+
+    Raises:
+        HTTPError: it broke off.
+        Unavailable: it is larger, or takes too long.
+    """
+    found = bytearray()
+    where = answer.request.url.netloc.decode("ascii")
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            async for piece in answer.aiter_bytes():
+                found += piece
+                if len(found) > limit_bytes:
+                    detail = f"{where} answers with more than {limit_bytes} bytes"
+                    raise Unavailable(problem("dependency-unavailable", detail))
+    except TimeoutError as error:
+        detail = f"{where} is not done with an answer after {ANSWER_SECONDS_MAX:.0f} s"
+        raise Unavailable(problem("dependency-unavailable", detail)) from error
+    finally:
+        await answer.aclose()
+    return bytes(found)
 
 
 def _verifier(base_url: str, ca: str | Trust | None) -> ssl.SSLContext:

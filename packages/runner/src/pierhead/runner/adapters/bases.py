@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from pierhead.protocol.client.failure import reason
 from pierhead.protocol.client.http import open_client
 from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.client.trust import Trust
@@ -133,5 +134,5 @@ def _cut_for(status: int, said: BaseRefusal) -> PierheadError:
 
 
 def _away(error: httpx.HTTPError) -> Unavailable:
-    detail = f"the control plane does not answer: {error or type(error).__name__}"
+    detail = f"the control plane does not answer: {reason(error)}"
     return Unavailable(problem("dependency-unavailable", detail))

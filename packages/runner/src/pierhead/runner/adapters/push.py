@@ -15,6 +15,8 @@ from urllib.parse import urljoin
 import httpx
 
 from pierhead.protocol.client.client import error_from
+from pierhead.protocol.client.failure import reason
+from pierhead.protocol.client.http import REFUSAL_BYTES_MAX, whole
 from pierhead.protocol.client.retry import patiently
 from pierhead.protocol.errors import IntegrityError, PierheadError, Refused, Unavailable
 from pierhead.protocol.problem import problem
@@ -135,16 +137,18 @@ class Pusher:
         content: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> httpx.Response:
+        request = self._http.build_request(method, url, content=content, headers=headers)
         try:
-            answer = await self._http.request(method, url, content=content, headers=headers)
+            answer = await self._http.send(request, stream=True)
+            said = await whole(answer, REFUSAL_BYTES_MAX)
         except httpx.HTTPError as error:
-            detail = f"the registry does not answer: {error or type(error).__name__}"
+            detail = f"the registry does not answer: {reason(error)}"
             raise Unavailable(problem("dependency-unavailable", detail)) from error
         if answer.is_success or (missing_is_fine and answer.status_code == 404):
             return answer
         if answer.status_code == 416 and method == "PATCH":
             raise _OutOfStep
-        raise _refusal(answer)
+        raise _refusal(answer, said)
 
     def _location(self, answer: httpx.Response) -> str:
         return urljoin(str(answer.request.url), answer.headers["location"])
@@ -185,13 +189,13 @@ async def _all_or_none(work: Iterable[Coroutine[None, None, None]]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _refusal(answer: httpx.Response) -> PierheadError:
+def _refusal(answer: httpx.Response, content: bytes) -> PierheadError:
     """Return the error for a registry's refusal, with what it said."""
     try:
-        said = answer.json()["errors"][0]
+        said = json.loads(content)["errors"][0]
         text = f"{said['code']}: {said.get('message', '')}"
     except (ValueError, LookupError, TypeError):
-        return error_from(answer.status_code, answer.headers, answer.content)
+        return error_from(answer.status_code, answer.headers, content)
     if answer.status_code == STORAGE_FULL:
         return Unavailable(problem("storage-full", f"the registry says {text}"))
     if answer.status_code >= 500 or answer.status_code == 429:
