@@ -9,6 +9,7 @@ import pytest
 from pierhead.protocol.client.client import RouterClient
 from pierhead.protocol.client.failure import reason
 from pierhead.protocol.client.http import ANSWER_BYTES_MAX, REFUSAL_BYTES_MAX, whole
+from pierhead.protocol.client.trust import CA_BYTES_MAX, shown_to
 from pierhead.protocol.errors import Unavailable
 
 
@@ -50,6 +51,16 @@ async def test_an_answer_that_takes_too_long_is_given_up(monkeypatch: pytest.Mon
     with pytest.raises(Unavailable, match="is not done with an answer after 0 s"):
         await whole(answer, 10**9)
     assert body.closed
+
+
+async def test_an_authority_that_is_not_proven_yet_is_read_as_far_as_one_can_be_long() -> None:
+    body = Endless()
+    shown = httpx.Response(200, stream=body, headers={"Content-Encoding": "gzip"})
+    transport = httpx.MockTransport(lambda _: shown)
+    async with httpx.AsyncClient(transport=transport) as http:
+        with pytest.raises(ValueError, match="too large"):
+            await shown_to(http, "http://a.example")
+    assert body.sent <= CA_BYTES_MAX + 65536
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ When the authority is changed for another one, whoever is connected by the old o
 one by that connection. Over any other, nothing is learned.
 """
 
+import asyncio
 import hashlib
 import hmac
 import os
@@ -28,6 +29,7 @@ from pierhead.protocol.problem import problem
 CA_PATH: Final = "/ca.crt"
 CA_BYTES_MAX: Final = 64 * 1024
 FETCH_SECONDS: Final = 15.0
+SHOWN_SECONDS_MAX: Final = 60.0
 AUTHORITIES_MAX: Final = 4
 _CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----\s[^-]+-----END CERTIFICATE-----")
 
@@ -201,7 +203,7 @@ async def fetch_ca(base_url: str) -> str:
             text = await shown_to(http, base_url)
     except httpx.HTTPError as error:
         raise unanswered(base_url, error) from error
-    except ValueError as error:
+    except (ValueError, TimeoutError) as error:
         detail = f"{base_url} does not show a certificate authority, as a control plane does"
         raise Unavailable(problem("dependency-unavailable", detail)) from error
     return text
@@ -213,10 +215,15 @@ async def shown_to(http: httpx.AsyncClient, base_url: str = "") -> str:
     Raises:
         HTTPError: there is no answer.
         ValueError: it is not certificates, or too much.
+        TimeoutError: it takes too long.
     """
     found = b""
-    async with http.stream("GET", base_url + CA_PATH) as answer:
-        async for chunk in answer.aiter_bytes():
+    as_it_is = {"Accept-Encoding": "identity"}
+    async with (
+        asyncio.timeout(SHOWN_SECONDS_MAX),
+        http.stream("GET", base_url + CA_PATH, headers=as_it_is) as answer,
+    ):
+        async for chunk in answer.aiter_raw():
             found += chunk
             if len(found) > CA_BYTES_MAX:
                 raise ValueError("too large")
