@@ -253,6 +253,30 @@ MUTANTS: Final = [
         "if False:",
     ),
     Mutant(
+        "builds are served as they came, whosever they are",
+        "domain/turns.py",
+        "return sorted(first, key=first.__getitem__)",
+        "return sorted(first, key=lambda project: first[project][1])",
+    ),
+    Mutant(
+        "a grant is no turn",
+        "services/lifecycle.py",
+        "        ledger.take_turn(stored.submit.project)\n",
+        "",
+    ),
+    Mutant(
+        "a grant that came to nothing was a turn all the same",
+        "services/lifecycle.py",
+        "                ledger.give_turn_back(stored.submit.project)\n",
+        "",
+    ),
+    Mutant(
+        "one runner's places all go to one project",
+        "domain/turns.py",
+        "            for one in islice(line, 1):\n",
+        "            for one in line:\n",
+    ),
+    Mutant(
         "here takes what it was not asked to",
         "domain/matching.py",
         "if runner.here and not wanted.here_allowed:",

@@ -19,6 +19,7 @@ from pierhead.router.domain.credential import Ability, Credential, Terms
 from pierhead.router.domain.enrollment import Code
 from pierhead.router.domain.parent import Child, Parent
 from pierhead.router.domain.session import Session
+from pierhead.router.domain.turns import places
 from pierhead.router.ports.builds import LiveAttempt, StoredBuild
 from pierhead.router.ports.images import Manifest
 from pierhead.router.ports.machines import StoredRunner
@@ -199,9 +200,43 @@ async def test_a_place_is_counted_among_those_that_wait(kind: str, tmp_path: Pat
 
     async with open_store(kind, tmp_path) as store:
         sequences = await store.write(fill)
-        places = await store.read(lambda ledger: [ledger.place(each) for each in sequences])
+        line = await store.read(lambda ledger: places(ledger.line()))
 
-    assert places == [1, 1, 2, 3]
+    assert line == {sequences[0]: 1, sequences[2]: 2, sequences[3]: 3}
+
+
+@KINDS
+async def test_projects_take_turns_and_one_may_give_its_own_back(kind: str, tmp_path: Path) -> None:
+    def of(project: str, name: str) -> StoredBuild:
+        return build(name, submit=Submit(project=project, plan=Plan(), context=CONTEXT, key=name))
+
+    def fill(ledger: Ledger) -> list[int]:
+        for project in ("web", "shop"):
+            ledger.save_project(StoredProject(name=project, trusted=True, created_at=NOW))
+        ids = ("web", "b_1"), ("web", "b_2"), ("shop", "b_3"), ("docs", "b_4")
+        return [ledger.add_build(of(*one)).sequence for one in ids]
+
+    def turns(ledger: Ledger) -> list[int]:
+        return [one.turn for one in sorted(ledger.line(), key=lambda one: one.sequence)]
+
+    async with open_store(kind, tmp_path) as store:
+        sequences = await store.write(fill)
+        assert await store.read(turns) == [0, 0, 0, 0]
+
+        for project in ("web", "shop", "web"):
+            await store.write(lambda ledger, one=project: ledger.take_turn(one))  # type: ignore[misc]
+        web, _, shop, docs = await store.read(turns)
+        assert docs == 0 < shop < web
+        again = StoredProject(name="web", trusted=False, created_at=NOW)
+        await store.write(lambda ledger: ledger.save_project(again))
+        assert (await store.read(turns))[0] == web, "a project that is changed keeps its turn"
+
+        await store.write(lambda ledger: ledger.give_turn_back("shop"))
+        assert (await store.read(turns))[2] == 0
+        mine = await store.read(lambda ledger: ledger.queued(0, 9, project="web"))
+        assert [one.sequence for one in mine] == sequences[:2]
+        rest = await store.read(lambda ledger: ledger.queued(sequences[0], 1, project="web"))
+        assert [one.id for one in rest] == ["b_2"]
 
 
 @KINDS

@@ -85,6 +85,8 @@ class Truth:
     processes: dict[str, str] = field(default_factory=dict)  # by session
     lives: dict[str, int] = field(default_factory=dict)  # by runner: of the process at work
     cancelled: set[str] = field(default_factory=set)  # whose canceller was told yes
+    commits: int = 0
+    had_turn: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # by project
     keys: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     # What the world tells.
@@ -154,7 +156,43 @@ class Truth:
             kept = () if after.build.state in FINAL else after.submit.plan.secrets
             kept = () if after.submit.platforms else kept  # its children have them
             assert tuple(ledger.secrets_.get(build_id, {})) == kept, f"secrets of {build_id}"
+        self._took_turns(before, ledger)
         check_families(ledger)
+
+    def _took_turns(self, before: Mapping[str, StoredBuild], ledger: MemoryLedger) -> None:
+        """Whoever was given builds was not to have one of a project whose turn was before that."""
+        self.commits += 1
+        granted: dict[str, list[StoredBuild]] = defaultdict(list)
+        for build_id, after in ledger.builds_.items():
+            old = before.get(build_id)
+            if old is after or old is None or after.submit.platforms:
+                continue
+            anew = old.build.fence < after.build.fence
+            if old.build.lease is not None and (anew or after.build.state == "queued"):
+                self.had_turn[after.submit.project] = 0  # a grant that came to nothing was no turn
+            if anew and after.build.lease is not None:
+                granted[after.submit.project].append(after)
+        for stored in ledger.builds_.values():
+            old = before.get(stored.id)
+            if old is not None and old.build.state == stored.build.state == "queued":
+                self._was_not_passed_over(stored, granted)
+        for project in granted:
+            self.had_turn[project] = self.commits
+
+    def _was_not_passed_over(
+        self, stored: StoredBuild, granted: Mapping[str, list[StoredBuild]]
+    ) -> None:
+        project, secret = stored.submit.project, stored.submit.plan.secrets
+        if project in granted or secret or stored.submit.platforms or stored.build.cancel:
+            return
+        for other, builds in granted.items():
+            machines = [self.machines[one.build.lease.runner] for one in builds if one.build.lease]
+            fit = [one for one in machines if not one.here and self._able(one, stored.submit)]
+            whole = [one for one in fit if one.name not in stored.build.broken_on]
+            later = self.had_turn[other] > self.had_turn[project]
+            assert not (whole and (later or len(whole) > 1)), (
+                f"{stored.id} of {project} waits, and it was not the turn of {other}"
+            )
 
     def _replaces(
         self, new: StoredBuild, before: Mapping[str, StoredBuild], ledger: MemoryLedger

@@ -16,6 +16,7 @@ from pierhead.router.domain.enrollment import Code
 from pierhead.router.domain.forecast import DURATIONS_MAX
 from pierhead.router.domain.naming import family_of
 from pierhead.router.domain.parent import Parent
+from pierhead.router.domain.turns import InLine
 from pierhead.router.domain.upstream import Image, Login
 from pierhead.router.ports.builds import LiveAttempt, StoredBuild, StoredEvent
 from pierhead.router.ports.images import Link, Manifest
@@ -38,6 +39,7 @@ class MemoryLedger:
     credentials_: dict[str, Credential] = field(default_factory=dict)
     environments_: dict[tuple[str, str], StoredEnvironment] = field(default_factory=dict)
     projects_: dict[str, StoredProject] = field(default_factory=dict)
+    turns_: dict[str, int] = field(default_factory=dict)
     contexts_: dict[tuple[str, str], tuple[ContextRef, datetime]] = field(default_factory=dict)
     manifests_: dict[tuple[str, str, str], Manifest] = field(default_factory=dict)
     blobs_: dict[tuple[str, str, str], datetime] = field(default_factory=dict)
@@ -153,8 +155,11 @@ class MemoryLedger:
         )
         return tagged or built or self.manifest_of(project, digest) is not None
 
-    def queued(self, after: int = 0, limit: int = 1000) -> Sequence[StoredBuild]:
-        return [b for b in self._for_runners(State.QUEUED) if b.sequence > after][:limit]
+    def queued(
+        self, after: int = 0, limit: int = 1000, *, project: str | None = None
+    ) -> Sequence[StoredBuild]:
+        waiting = [b for b in self._for_runners(State.QUEUED) if b.sequence > after]
+        return [b for b in waiting if project in {None, b.submit.project}][:limit]
 
     def queue_length(self, project: str | None = None) -> int:
         return sum(project in {None, b.submit.project} for b in self._for_runners(State.QUEUED))
@@ -183,8 +188,17 @@ class MemoryLedger:
             if b.build.lease
         ]
 
-    def place(self, sequence: int) -> int:
-        return sum(b.sequence <= sequence for b in self.queued())
+    def line(self) -> Sequence[InLine]:
+        return [
+            InLine(b.submit.project, b.sequence, self.turns_.get(b.submit.project, 0))
+            for b in self._for_runners(State.QUEUED)
+        ]
+
+    def take_turn(self, project: str) -> None:
+        self.turns_[project] = max(self.turns_.values(), default=0) + 1
+
+    def give_turn_back(self, project: str) -> None:
+        self.turns_[project] = 0
 
     def _for_runners(self, state: State) -> Sequence[StoredBuild]:
         return [b for b in self._of_runners() if b.build.state is state]
@@ -274,6 +288,7 @@ class MemoryLedger:
             del self.logins_[host, whose]
         if not gone:
             self.projects_.pop(project, None)
+            self.turns_.pop(project, None)
         return bool(gone), gone
 
     def environment(self, project: str, name: str) -> StoredEnvironment | None:

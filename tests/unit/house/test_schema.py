@@ -13,7 +13,7 @@ from pierhead.router.adapters.sql.metadata import METADATA
 
 # A change of a table raises its SCHEMA_VERSION, and the pair is written here anew.
 RECORDED = {
-    "router": (4, "4c98d06ea7b32936"),
+    "router": (5, "6f6a2699403a9b68"),
     "content": (1, "51f9933a35bc8131"),
 }
 NOW = {

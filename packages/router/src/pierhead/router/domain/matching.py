@@ -1,7 +1,8 @@
 """Which runner may take which build, and why not.
 
-Pure over a snapshot: the same rows in any order give the same answer. Builds are served in the
-order in which they came; a build that waits again keeps its place.
+Pure over a snapshot: the same rows in any order give the same answer. Builds of a project are
+served in the order in which they came, a build that waits again keeps its place, and whose turn it
+is among projects, `turns` says.
 """
 
 from collections.abc import Iterable, Sequence

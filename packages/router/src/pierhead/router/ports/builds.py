@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from pierhead.protocol.plan import Submit
 from pierhead.protocol.result import Envelope
 from pierhead.router.domain.build import Build
+from pierhead.router.domain.turns import InLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +132,12 @@ class Builds(Protocol):
         """Say whether a tag, another manifest or a build names a manifest."""
         ...
 
-    def queued(self, after: int = 0, limit: int = 1000) -> Sequence[StoredBuild]:
-        """Return builds that wait for a runner, oldest first: never a parent.
+    def queued(
+        self, after: int = 0, limit: int = 1000, *, project: str | None = None
+    ) -> Sequence[StoredBuild]:
+        """Return builds that wait for a runner, of a project or of all, oldest first.
 
-        `after`: only those of a higher sequence.
+        Never a parent. `after`: only those of a higher sequence.
         """
         ...
 
@@ -142,8 +145,8 @@ class Builds(Protocol):
         """Return how many builds wait for a runner, of a project or of all."""
         ...
 
-    def place(self, sequence: int) -> int:
-        """Return how many builds wait that came no later than this, and so its place among them."""
+    def line(self) -> Sequence[InLine]:
+        """Return all that waits for a runner, without the builds: quick."""
         ...
 
     def durations(self, project: str | None) -> Sequence[timedelta]:

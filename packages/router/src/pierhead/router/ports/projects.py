@@ -57,6 +57,14 @@ class Projects(Protocol):
         """Return projects by name, beyond `after`, with how many builds they had."""
         ...
 
+    def take_turn(self, project: str) -> None:
+        """Say that the project has a grant now, later than any other project's."""
+        ...
+
+    def give_turn_back(self, project: str) -> None:
+        """Say that the project's last grant came to nothing, as if it never had one."""
+        ...
+
     def removing(self) -> Sequence[str]:
         """Return the projects whose removal was begun."""
         ...

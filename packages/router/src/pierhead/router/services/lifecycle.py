@@ -152,6 +152,7 @@ class Lifecycle:
                 self.record(ledger, stored, event)
             case machine.Requeued(fence, reason, since):
                 self.record(ledger, stored, wire.Requeued(cursor="", attempt=fence, reason=reason))
+                ledger.give_turn_back(stored.submit.project)
                 ledger.forget(stored.submit.project, attempt_name(stored.id, fence))
                 anew = replace(stored, here_reason=None, queued_since=now, log_prefix=0)
                 return replace(anew, idle_since=since if since < now else None)
@@ -193,6 +194,7 @@ class Lifecycle:
         if prefix:
             # Started has the log's size before the note, so that readers get the note as log.
             self.logs.begin(stored.id, lease.fence, prefix)
+        ledger.take_turn(stored.submit.project)
         return replace(
             stored,
             started_at=stored.started_at or now,

@@ -11,6 +11,7 @@ from math import ceil
 from typing import Final
 
 from pierhead.router.domain import forecast as ahead
+from pierhead.router.domain import turns
 from pierhead.router.domain import waiting as waits
 from pierhead.router.domain.build import State
 from pierhead.router.domain.matching import RunnerFacts
@@ -58,15 +59,20 @@ class Outlooks:
         waiting = [stored for stored in builds if stored.build.state is State.QUEUED]
         if not waiting:
             return {}
-        facts = all_facts(ledger, now)
-        return {stored.id: self._look(ledger, stored, facts, now) for stored in waiting}
+        facts, places = all_facts(ledger, now), turns.places(ledger.line())
+        return {stored.id: self._look(ledger, stored, facts, places, now) for stored in waiting}
 
     def _look(
-        self, ledger: Ledger, stored: StoredBuild, facts: Sequence[RunnerFacts], now: datetime
+        self,
+        ledger: Ledger,
+        stored: StoredBuild,
+        facts: Sequence[RunnerFacts],
+        places: Mapping[int, int],
+        now: datetime,
     ) -> Outlook:
         if isinstance(stored.build, Parent):
             children = [ledger.build(child.id) for child in stored.build.children]
-            each = [self._look(ledger, child, facts, now) for child in children if child]
+            each = [self._look(ledger, child, facts, places, now) for child in children if child]
             known = [one.wait_seconds for one in each if one.wait_seconds is not None]
             return Outlook(wait_seconds=min(known, default=None))
         begins = self._begin(ledger, stored.id, facts, now)
@@ -74,7 +80,7 @@ class Outlooks:
             wanted_of(stored), patience_of(stored), facts, now=now, policy=self._policy
         )
         return Outlook(
-            place=ledger.place(stored.sequence),
+            place=places.get(stored.sequence),
             wait_seconds=ceil(begins.total_seconds()) if begins is not None else None,
             waits_for=waits_for(judged, facts),
         )
@@ -109,7 +115,8 @@ def waits_for(judged: waits.Verdict, facts: Sequence[RunnerFacts]) -> str | None
 def _played(
     ledger: Ledger, facts: Sequence[RunnerFacts], now: datetime
 ) -> Mapping[str, timedelta | None]:
-    queue, leased = ledger.queued(), ledger.leased()
+    places, leased = turns.places(ledger.line()), ledger.leased()
+    queue = sorted(ledger.queued(), key=lambda stored: places[stored.sequence])
     usual = _usual_of(ledger, (*leased, *queue))
     queued = (
         ahead.Queued(wanted=wanted_of(stored), usual=usual[stored.submit.project])

@@ -1,9 +1,10 @@
 """Runners come in, begin to work, and take builds."""
 
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Final
 
 from pierhead.protocol.ids import RunnerName
@@ -40,6 +41,7 @@ from pierhead.router.domain.token import (
     require_owner,
     token_hash,
 )
+from pierhead.router.domain.turns import in_turn, one_of_each
 from pierhead.router.ports.builds import StoredBuild
 from pierhead.router.ports.machines import StoredRunner
 from pierhead.router.ports.store import Ledger, Store
@@ -408,8 +410,6 @@ class Runners:
     ) -> list[StoredBuild]:
         able = facts.capabilities
         looks_around = facts.here or (able is not None and bool(able.emulated))
-        if looks_around and not ledger.queue_length():
-            return []
         command = machine.Grant(facts.name, session_id, request.request_id)
         chosen = _chosen(ledger, facts, now, looks_around=looks_around)
         return [self.lifecycle.apply(ledger, stored, command, now) for stored in chosen]
@@ -435,19 +435,35 @@ class Runners:
 
 def _chosen(
     ledger: Ledger, facts: RunnerFacts, now: datetime, *, looks_around: bool
-) -> list[StoredBuild]:
+) -> Sequence[StoredBuild]:
     """Return the builds that a runner gets; no more of the queue is read than has to be."""
-    chosen: list[StoredBuild] = []
-    after, free = 0, facts.free_slots
-    while free and (some := ledger.queued(after, LOOKED_AT_ONCE)):
-        wanted = [wanted_of(stored) for stored in some]
-        around = looks_around or any(facts.name in one.broken_on for one in wanted)
-        everybody = all_facts(ledger, now) if around else ()
-        others = [other for other in everybody if other.name != facts.name]
-        found = set(choose_builds(replace(facts, free_slots=free), wanted, others))
-        chosen += [stored for stored in some if stored.id in found]
-        after, free = some[-1].sequence, free - len(found)
-    return chosen
+    look = _Look(ledger, facts, now, looks_around=looks_around)
+    return one_of_each(map(look.fitting, in_turn(ledger.line())), facts.free_slots)
+
+
+class _Look:
+    """One runner's look through the queue."""
+
+    def __init__(
+        self, ledger: Ledger, facts: RunnerFacts, now: datetime, *, looks_around: bool
+    ) -> None:
+        self._ledger, self._facts, self._now = ledger, facts, now
+        self._looks_around = looks_around
+
+    def fitting(self, project: str) -> Iterator[StoredBuild]:
+        """Yield what the runner would take of a project, oldest first; more than it may take."""
+        after = 0
+        while some := self._ledger.queued(after, LOOKED_AT_ONCE, project=project):
+            wanted = [wanted_of(stored) for stored in some]
+            around = self._looks_around or any(self._facts.name in one.broken_on for one in wanted)
+            found = set(choose_builds(self._facts, wanted, self._others if around else ()))
+            yield from (stored for stored in some if stored.id in found)
+            after = some[-1].sequence
+
+    @cached_property
+    def _others(self) -> Sequence[RunnerFacts]:
+        everybody = all_facts(self._ledger, self._now)
+        return [other for other in everybody if other.name != self._facts.name]
 
 
 def _taken(name: str) -> RunnerNameTaken:

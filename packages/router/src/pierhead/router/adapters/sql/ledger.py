@@ -16,6 +16,7 @@ from pierhead.router.adapters.sql import tables as t
 from pierhead.router.adapters.sql.images import SqlImages
 from pierhead.router.adapters.sql.metadata import METADATA
 from pierhead.router.adapters.sql.mirror import SqlMirror
+from pierhead.router.adapters.sql.project_tables import projects
 from pierhead.router.adapters.sql.projects import SqlProjects
 from pierhead.router.adapters.sql.statements import SELECTOR_LENGTH, selector, upsert
 from pierhead.router.domain.build import Build, CancelWish, Lease, State
@@ -24,6 +25,7 @@ from pierhead.router.domain.forecast import DURATIONS_MAX
 from pierhead.router.domain.naming import family_of
 from pierhead.router.domain.parent import Child, Parent
 from pierhead.router.domain.session import Session
+from pierhead.router.domain.turns import InLine
 from pierhead.router.ports.builds import LiveAttempt, StoredBuild, StoredEvent
 from pierhead.router.ports.machines import StoredRunner
 from pierhead.router.ports.store import Ledger
@@ -57,7 +59,13 @@ _LIVE_ATTEMPTS: Final = sa.select(
 ).where(_IS_LEASED)
 _QUEUE_LENGTH: Final = sa.select(sa.func.count()).where(_IS_QUEUED)
 _QUEUE_LENGTH_OF: Final = _QUEUE_LENGTH.where(t.builds.c.project == sa.bindparam("of"))
-_PLACE: Final = _QUEUE_LENGTH.where(t.builds.c.sequence <= sa.bindparam("of"))
+# The text makes SQLite take the index of what waits, not that of a project's whole history.
+_QUEUED_OF: Final = _QUEUED.where(t.builds.c.project == sa.bindparam("of"))
+_LINE: Final = (
+    sa.select(t.builds.c.project, t.builds.c.sequence, sa.func.coalesce(projects.c.turn, 0))
+    .select_from(t.builds.outerjoin(projects, projects.c.name == t.builds.c.project))
+    .where(_IS_QUEUED)
+)
 _RUNNERS: Final = sa.select(t.runners).order_by(t.runners.c.name)
 _RUNNER: Final = sa.select(t.runners).where(t.runners.c.name == sa.bindparam("called"))
 _RUNNER_BY_HASH: Final = sa.select(t.runners).where(
@@ -224,9 +232,15 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
         query = sa.select(t.builds.c.id).where(t.builds.c.project == project, ours)
         return self._sql.execute(query.limit(1)).first() is not None
 
-    def queued(self, after: int = 0, limit: int = 1000) -> Sequence[StoredBuild]:
+    def queued(
+        self, after: int = 0, limit: int = 1000, *, project: str | None = None
+    ) -> Sequence[StoredBuild]:
         """Return builds that wait, oldest first, those of a higher sequence."""
-        rows = self._sql.execute(_QUEUED, {"after": after, "at_most": limit})
+        named = {"after": after, "at_most": limit}
+        if project is None:
+            rows = self._sql.execute(_QUEUED, named)
+        else:
+            rows = self._sql.execute(_QUEUED_OF, {**named, "of": project})
         return [_build(row) for row in rows.mappings()]
 
     def queue_length(self, project: str | None = None) -> int:
@@ -235,9 +249,9 @@ class SqlLedger(SqlImages, SqlMirror, SqlProjects):
             return int(self._sql.execute(_QUEUE_LENGTH).scalar_one())
         return int(self._sql.execute(_QUEUE_LENGTH_OF, {"of": project}).scalar_one())
 
-    def place(self, sequence: int) -> int:
-        """Return how many builds wait that came no later than this."""
-        return int(self._sql.execute(_PLACE, {"of": sequence}).scalar_one())
+    def line(self) -> Sequence[InLine]:
+        """Return all that waits for a runner, without the builds."""
+        return [InLine._make(row) for row in self._sql.execute(_LINE)]
 
     def leased(
         self,

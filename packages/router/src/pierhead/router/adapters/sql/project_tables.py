@@ -12,7 +12,9 @@ projects = sa.Table(
     sa.Column("trusted", sa.Boolean, nullable=False),
     sa.Column("removing", sa.Boolean, nullable=False),
     sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("turn", sa.Integer, nullable=False, server_default="0"),
 )
+sa.Index("router_projects_by_turn", projects.c.turn)
 
 environments = sa.Table(
     "router_environments",

@@ -17,6 +17,11 @@ from pierhead.router.ports.projects import Contents, StoredEnvironment, StoredPr
 # What people count: a build for several platforms is one.
 _WHOLE: Final = builds.c.parent.is_(None)
 _OPEN: Final = builds.c.state.in_(["queued", "leased"])
+_TAKE_TURN: Final = (
+    sa.update(t.projects)
+    .where(t.projects.c.name == sa.bindparam("called"))
+    .values(turn=sa.select(sa.func.max(t.projects.c.turn) + 1).scalar_subquery())
+)
 _PROJECT: Final = sa.select(t.projects).where(t.projects.c.name == sa.bindparam("called"))
 _ENVIRONMENT: Final = sa.select(t.environments).where(
     t.environments.c.project == sa.bindparam("of"), t.environments.c.name == sa.bindparam("called")
@@ -55,6 +60,15 @@ class SqlProjects:
         """Return the projects whose removal was begun."""
         query = sa.select(t.projects.c.name).where(t.projects.c.removing)
         return list(self._sql.execute(query).scalars())
+
+    def take_turn(self, project: str) -> None:
+        """Say that the project has a grant now, later than any other project's."""
+        self._sql.execute(_TAKE_TURN, {"called": project})
+
+    def give_turn_back(self, project: str) -> None:
+        """Say that the project's last grant came to nothing."""
+        mine = t.projects.c.name == project
+        self._sql.execute(sa.update(t.projects).where(mine).values(turn=0))
 
     def save_project(self, project: StoredProject) -> None:
         """Add a project, or store one that was changed."""
@@ -223,7 +237,8 @@ def _environment_key(project: str, name: str) -> tuple[sa.ColumnElement[bool], .
 
 
 def _project(row: sa.RowMapping) -> StoredProject:
-    return StoredProject(**{**row, "created_at": _time(row["created_at"])})
+    kept = {name: value for name, value in row.items() if name != "turn"}
+    return StoredProject(**{**kept, "created_at": _time(row["created_at"])})
 
 
 def _environment(row: sa.RowMapping) -> StoredEnvironment:

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from pierhead.router.adapters.sql.metadata import METADATA
 from pierhead.router.adapters.sql.statements import selector
 
-SCHEMA_VERSION: Final = 4  # of all tables here; a test compares them with what it stands for
+SCHEMA_VERSION: Final = 5  # of all tables here; a test compares them with what it stands for
 
 builds = sa.Table(
     "router_builds",
@@ -68,6 +68,12 @@ sa.Index(
     builds.c.project,
     builds.c.supersedes,
     sqlite_where=builds.c.supersedes.is_not(None),
+)
+sa.Index(
+    "router_builds_in_line",
+    builds.c.project,
+    builds.c.sequence,
+    sqlite_where=(builds.c.state == "queued") & builds.c.children.is_(None),
 )
 sa.Index("router_builds_by_end", builds.c.finished_at)
 sa.Index("router_builds_by_project", builds.c.project, builds.c.sequence)
