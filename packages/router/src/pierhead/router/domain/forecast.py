@@ -1,9 +1,9 @@
 """When a build that waits is likely to begin: the queue played ahead.
 
-A runner takes the oldest build that it can take as soon as a place is free there. So the queue is
-played in its order: each build gets the place that is free first among those that it could get, and
-keeps it for as long as builds of its project usually take. Whatever comes behind in the queue makes
-nothing later, and no estimate is below nothing.
+A runner takes the first build in turn that it can take as soon as a place is free there. So the
+queue is played in the order of `turns`: each build gets the place that is free first among those
+that it could get, and keeps it for as long as builds of its project usually take. Whatever comes
+behind in the queue makes nothing later, and no estimate is below nothing.
 
 An estimate is none where nothing is known: no build ever succeeded, nobody who is there takes the
 build, or what is before it goes on far longer than its like. Why nobody takes it, `waiting` says;
