@@ -88,7 +88,8 @@ def look_again(failed: list[Outcome]) -> list[Outcome]:
     few = sum(len(outcome.failed) for outcome in failed) <= FEW
     if not few or not all(outcome.is_explained for outcome in failed):
         return failed
-    again = ("--last-failed", "--last-failed-no-failures=none")
+    # Of the tests that failed, all: there are no parts of so few files.
+    again = ("--last-failed", "--last-failed-no-failures=none", "--part=1/1")
     return [told(run_session(outcome.name, outcome.folder, *again)) for outcome in failed]
 
 

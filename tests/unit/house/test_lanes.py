@@ -1,12 +1,14 @@
 """A run of many sessions: what little fails beside others is looked at once more, alone."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-LANES = Path(__file__).parents[3] / "tools/lanes.py"
+ROOT = Path(__file__).parents[3]
+LANES = ROOT / "tools/lanes.py"
 NOXFILE = """\
 import nox
 nox.options.default_venv_backend = "none"
@@ -14,8 +16,10 @@ nox.options.default_venv_backend = "none"
 SESSION = """
 @nox.session
 def {name}(session):
-    session.run("{python}", "-m", "pytest", "-q", "test_{name}.py", *session.posargs, external=True)
+    files = ["test_first.py", "test_{name}.py"]
+    session.run("{python}", "-m", "pytest", "-q", *files, *session.posargs, external=True)
 """
+CONFTEST = "from tests.conftest import pytest_addoption, pytest_collection_modifyitems\n"
 UNSTEADY = """\
 from pathlib import Path
 def test_good():
@@ -40,9 +44,8 @@ TESTS = {
 def house(tmp_path: Path) -> Path:
     sessions = (SESSION.format(name=name, python=sys.executable) for name in TESTS)
     (tmp_path / "noxfile.py").write_text(NOXFILE + "".join(sessions))
-    (tmp_path / "conftest.py").write_text(
-        "def pytest_addoption(parser): parser.addoption('--part')\n"
-    )
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_first.py").write_text("def test_first(): pass\n")
     for name, text in TESTS.items():
         (tmp_path / f"test_{name}.py").write_text(text)
     return tmp_path
@@ -50,12 +53,13 @@ def house(tmp_path: Path) -> Path:
 
 def lanes(house: Path, *words: str) -> tuple[int, str]:
     command = [sys.executable, str(LANES), *words]
-    done = subprocess.run(command, cwd=house, capture_output=True, text=True, check=False)
+    ours = {**os.environ, "PYTHONPATH": str(ROOT)}  # for the parts of the tests
+    done = subprocess.run(command, cwd=house, env=ours, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout
 
 
 def test_what_passes_alone_is_named_and_does_not_fail_the_run(house: Path) -> None:
-    code, said = lanes(house, "--second-look", "good:1/1", "once:1/1")
+    code, said = lanes(house, "--second-look", "good:1/1", "once:2/2")
     assert code == 0
     assert "AssertionError: the first time" in said
     assert "failed beside others: test_once.py::test_once" in said
@@ -64,16 +68,16 @@ def test_what_passes_alone_is_named_and_does_not_fail_the_run(house: Path) -> No
 
 @pytest.mark.parametrize("name", ["bad", "unread"])
 def test_what_fails_alone_fails_the_run(house: Path, name: str) -> None:
-    code, said = lanes(house, "--second-look", f"{name}:1/1", "once:1/1")
+    code, said = lanes(house, "--second-look", f"{name}:2/2", "once:2/2")
     assert code == 1
-    assert f"FAILED {name}:1/1" in said
+    assert f"FAILED {name}:2/2" in said
 
 
 def test_where_too_much_fails_nothing_is_looked_at_again(house: Path) -> None:
-    assert lanes(house, "--second-look", "many:1/1", "once:1/1")[0] == 1
-    assert lanes(house, "--second-look", "once:1/1")[0] == 0  # `once` was run but once
+    assert lanes(house, "--second-look", "many:2/2", "once:2/2")[0] == 1
+    assert lanes(house, "--second-look", "once:2/2")[0] == 0  # `once` was run but once
 
 
 def test_without_a_second_look_a_failed_test_fails_the_run(house: Path) -> None:
-    assert lanes(house, "once:1/1")[0] == 1
-    assert lanes(house, "once:1/1")[0] == 0
+    assert lanes(house, "once:2/2")[0] == 1
+    assert lanes(house, "once:2/2")[0] == 0
